@@ -43,8 +43,9 @@ class Setting:
     again: take the second of two runs, the cache being warm. retracts: it must run out of memory.
     pinned: prefixes that are pinned between two runs. salted: every other prompt has a namespace
     of its own kind. ranked: the prompts come in waves, each of higher priority than the last, and
-    some must be preempted. place: where `share` of each prompt from its front was stored before
-    by another engine ("disk"), or by this one before it was evicted ("host").
+    some must be preempted. buries: of a model with windows, tokens must lose their window slots.
+    place: where `share` of each prompt from its front was stored before by another engine ("disk"),
+    or by this one before it was evicted ("host").
     """
 
     name: str
@@ -56,6 +57,7 @@ class Setting:
     ranked: bool = False
     place: str = ""
     share: float = 1.0
+    buries: bool = False
 
 
 def _tight(**flags: Any) -> dict[str, Any]:
@@ -64,6 +66,13 @@ def _tight(**flags: Any) -> dict[str, Any]:
 
 # So small a pool that most of it is copied.
 _HOSTED = {"kv_tokens": 128, "host_kv_tokens": 20_000, "max_running_requests": 1}
+
+
+def _few_windows(**flags: Any) -> dict[str, Any]:
+    """Layers with a window have slots of their own, so few that tombstones are made."""
+    few = {"swa_full_tokens_ratio": 0.1, "chunked_prefill_size": 16}
+    return {"kv_tokens": 2_000} | few | flags
+
 
 SETTINGS = (
     Setting("cache off", {"disable_radix_cache": True}),
@@ -98,6 +107,9 @@ SETTINGS = (
         ranked=True,
     ),
     Setting("small pool, pins", _tight(max_pinned_tokens=96), retracts=True, pinned=3),
+    Setting("tombstones", _few_windows(kv_tokens=1_000), again=True, buries=True),
+    Setting("tombstones, pages of 16", _few_windows(page_size=16), again=True, buries=True),
+    Setting("tombstones, small pool", _few_windows(**_tight()), again=True, buries=True),
     Setting("small pool, namespaces", _tight() | {"kv_tokens": 240}, retracts=True, salted=True),
     Setting("from host memory", _HOSTED, place="host"),
     Setting("three quarters from host memory", _HOSTED, place="host", share=0.75),
@@ -185,6 +197,9 @@ def run_setting(
     assert stats.leaks == 0
     assert stats.kv_free + stats.kv_evictable + stats.kv_pinned == stats.kv_capacity
     assert (stats.kv_pinned > 0) == (setting.pinned > 0)
+    windows = stats.swa_free + stats.swa_evictable + stats.swa_locked
+    assert windows == stats.swa_capacity
+    assert not setting.buries or (stats.swa_evicted_tokens > 0) == (stats.swa_capacity > 0)
     assert (stats.preemptions > 0) == setting.ranked
     assert (stats.host_restored > 0, stats.disk_restored > 0) == (
         setting.place == "host",

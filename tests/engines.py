@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from radixlm.cache import RadixCache
+from radixlm.cache.window_slots import WindowSize
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.clock import Clock
 from radixlm.core.config import SchedulePolicy
@@ -116,9 +117,15 @@ class Bench:
         clock: Clock | None = None,
         jump_forward: bool = True,
         pin_budget: int = 0,
+        windows: WindowSize | None = None,
     ) -> None:
         self.cache = RadixCache(
-            capacity, page_size, enabled=enabled, pin_budget=pin_budget, reserve=reserve
+            capacity,
+            page_size,
+            enabled=enabled,
+            pin_budget=pin_budget,
+            reserve=reserve,
+            windows=windows,
         )
         self.scheduler = Scheduler(
             self.cache,
@@ -131,8 +138,14 @@ class Bench:
             sink=sink,
             clock=clock,
         )
-        make_runner = ChainRunner if chain else FakeRunner
-        self.runner = make_runner(capacity, max_running, vocab_size)
+        sizes = capacity, max_running, vocab_size
+        self.runner: ChainRunner | FakeRunner = FakeRunner(*sizes)
+        if chain:
+            self.runner = ChainRunner(*sizes)
+        elif windows is not None:
+            self.runner = FakeRunner(
+                *sizes, window=windows.window, window_capacity=windows.capacity
+            )
         self.chain = chain
         self.core = EngineCore(
             self.scheduler,

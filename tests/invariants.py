@@ -83,6 +83,13 @@ def _(cache: RadixCache) -> None:
     require(private == usage.private, f"leases hold {private}, books say {usage.private}")
     aside = sum(lease.reserve for lease in cache.leases)
     require(aside == cache.laid_aside, f"{aside} laid aside, books say {cache.laid_aside}")
+    windows = cache.windows
+    if windows is not None:
+        places = windows.usage()
+        fits = sum(places) == windows.capacity and min(places) >= 0
+        require(fits, f"{places} is not the capacity of {windows.capacity} window slots")
+        private = sum(lease.private_window for lease in cache.leases)
+        require(private == places.private, f"leases hold {private} window slots, not {places}")
     for tier in cache.tiers:
         room = tier.usage()
         fits = sum(room) == tier.capacity and min(room) >= 0

@@ -39,15 +39,18 @@ def by_layer(
     plan: AttentionPlan,
     windows: Sequence[int | None],
     make: Callable[[AttentionPlan, int | None], Attend],
+    *,
+    apart: bool = False,
 ) -> Attend:
     """One step's attention, made once for each kind of layer by make(plan, window).
 
     windows: of each layer how many tokens a token sees, itself included; None: all before it.
-    Empty: no layer has one. Where contexts are shorter than windows, all layers are of one kind.
+    Empty: no layer has one. Where contexts are shorter than windows, all layers are of one kind,
+    unless those with a window have slots of their own: `apart`.
     """
     if not windows:
         return make(plan, None)
-    plans = {window: plan.within(window) for window in windows}
+    plans = {window: plan.within(window, apart=apart) for window in windows}
     made = {id(its): make(its, None if its is plan else window) for window, its in plans.items()}
     attends = [made[id(plans[window])] for window in windows]
     return attends[0] if len(made) == 1 else _ByLayer(attends)

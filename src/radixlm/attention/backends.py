@@ -130,12 +130,16 @@ class CpuBackend:
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `Backend`."""
-        placing = self._placing(slots)
+        pool = self._pool
 
         def make(its: AttentionPlan, window: int | None) -> CpuAttention:
-            return self._attention(its, window, table, slots, placing)
+            its_slots, capacity = slots, pool.capacity
+            if window is not None and pool.windows is not None and pool.window_slots is not None:
+                its_slots, capacity = pool.window_slots[slots].long(), pool.windows.capacity
+            placing = self._placing(its_slots, capacity)
+            return self._attention(its, window, table, its_slots, placing)
 
-        return by_layer(plan, self._windows, make)
+        return by_layer(plan, self._windows, make, apart=pool.windows is not None)
 
     def _attention(
         self,
@@ -148,6 +152,8 @@ class CpuBackend:
         """slots: what `placing` points at."""
         threads, queries = team().size, self._shape.queries
         own, shared, numbers = reads_of(plan, table)
+        if window is not None and self._pool.window_slots is not None:
+            numbers = self._pool.window_slots.numpy()[numbers]
         least = 0 if self._direct is None else self._least_queries
         few = [read for read in own if read.tokens * queries < least]
         large = [read for read in own if read.tokens * queries >= least] + shared
@@ -215,11 +221,11 @@ class CpuBackend:
         )
         return merge, results, [lists, parts, states]
 
-    def _placing(self, slots: Tensor) -> Worker:
+    def _placing(self, slots: Tensor, capacity: int) -> Worker:
         """Raises IndexError for a slot outside the pool: the kernel would not notice."""
         pool = self._pool
-        if slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < pool.capacity:
-            raise IndexError(f"a slot lies outside a pool of {pool.capacity}")
+        if slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < capacity:
+            raise IndexError(f"a slot lies outside a pool of {capacity}")
         return Worker(
             self._place,
             rows=slots.numel(),

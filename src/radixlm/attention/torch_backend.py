@@ -113,6 +113,7 @@ class TorchBackend:
             plan,
             self._windows,
             partial(TorchAttention, self._pool, table, slots, self._group_tokens, self._cap),
+            apart=self._pool.windows is not None,
         )
 
 
@@ -152,11 +153,14 @@ class TorchAttention:
         window: int | None,
     ) -> None:
         self._pool, self._cap = pool, cap
-        self._slots = slots
+        places = None if window is None else pool.window_slots
+        self._slots = slots if places is None else places[slots].long()
         several = [span for span in plan.rows if span.n_new > 1]
         self._chunks = list(_chunks(several, table, pool, window))
         singles = [span for span in plan.rows if span.n_new == 1]
-        self._groups = [_group(spans, table, pool) for spans in grouped(singles, group_tokens)]
+        self._groups = [
+            _group(spans, table, pool, places) for spans in grouped(singles, group_tokens)
+        ]
         self._shared = [(read, _shared_source(read, pool)) for read in plan.shared]
         parts: list[_Chunk | _Group] = [*self._chunks, *self._groups]
         sources = [part.source for part in parts] + [source for _, source in self._shared]
@@ -312,15 +316,23 @@ def _chunks(
             mask = mask if pool.device.type == "cpu" else mask.contiguous()
             blocks.append((first, stop, start + stop, mask))
         new = slice(span.token, span.token + span.n_new)
-        yield _Chunk(new, view_of(span) or _slots_of([span], table).flatten(), tuple(blocks))
+        places = None if window is None else pool.window_slots
+        yield _Chunk(new, _source_of([span], table, places), tuple(blocks))
 
 
-def _group(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> _Group:
+def _source_of(spans: Sequence[RowSpan], table: Tensor, places: Tensor | None) -> Source:
+    """Where that lies which rows read by themselves. places: of layers with slots of their own."""
+    view = view_of(spans[0]) if len(spans) == 1 and places is None else None
+    if view is not None:
+        return view
+    slots = _slots_of(spans, table).flatten()
+    return slots if places is None else places[slots].long()
+
+
+def _group(spans: Sequence[RowSpan], table: Tensor, pool: KVPool, places: Tensor | None) -> _Group:
     """Padding repeats a row's own last slot: nothing of another request is ever touched."""
     width = spans[0].context
     tokens = torch.tensor([span.token for span in spans], device=pool.device)
-    if len(spans) == 1 and (view := view_of(spans[0])) is not None:
-        return _Group(tokens, width, view, None)
     mask = None
     if spans[-1].context < width:
         position = torch.arange(width, device=table.device)
@@ -328,7 +340,7 @@ def _group(spans: Sequence[RowSpan], table: Tensor, pool: KVPool) -> _Group:
         padding = (position >= lengths[:, None])[:, None, None, :]
         mask = torch.zeros(padding.shape, dtype=pool.dtype, device=pool.device)
         mask.masked_fill_(padding, float("-inf"))
-    return _Group(tokens, width, _slots_of(spans, table).flatten(), mask)
+    return _Group(tokens, width, _source_of(spans, table, places), mask)
 
 
 def view_of(span: RowSpan) -> Extent | None:

@@ -24,7 +24,8 @@ from radixlm.build.resolve import (
     resolve_dtype,
     resolve_threads,
 )
-from radixlm.cache import RadixCache, make_policy
+from radixlm.build.windows import Windows
+from radixlm.cache import EvictionPolicy, RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError
 from radixlm.core.grammar import Grammar
@@ -154,11 +155,11 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = _model(config, files, reached, dtype, device, progress=progress)
     shape = (reached.n_layers, model.config.n_kv_heads, model.config.head_dim)
-    capacity = config.kv_tokens or _default_kv_tokens(config, shape, dtype, device)
-    pin_budget = resolve_pin_budget(config, capacity, context)
-    cache = make_cache(config, policy, capacity, pin_budget)
+    windows = Windows.of(config, model.config)
+    capacity = config.kv_tokens or _default_kv_tokens(config, shape, windows, dtype, device)
+    cache = _cache(config, policy, windows, capacity, context)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
-    pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
+    pool, table = _memory(config, shape, cache, windows, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     places = open_places(config, files, pool, threads, inbox.put)
     runner, adapters = _runner(config, model, pool, table, device)
@@ -175,7 +176,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         dtype=_name(dtype),
         device=str(device),
         eos_token_ids=tuple(sorted(eos)),
-        max_pinned_tokens=pin_budget,
+        max_pinned_tokens=cache.pins.budget,
         recommended_sampling=recommended_sampling(files),
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
@@ -189,7 +190,7 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     masks = MaskFiller(limits.vocab_size)
     if warm:
         begun = grammars.submit(_ANY_GRAMMAR)  # its process starts beside the rest
-        small = throwaway_cache(cache, config.page_size)
+        small = throwaway_cache(cache)
         warm_up(make_core(config, small, runner, tokenizer, masks=masks), processor)
         futures.wait([begun])
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
@@ -243,12 +244,25 @@ def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTe
     return Tokenizer.load(tokenizer or files), ChatTemplate.load(files, template)
 
 
+def _cache(
+    config: EngineConfig, policy: EvictionPolicy, windows: Windows, capacity: int, context: int
+) -> RadixCache:
+    pin_budget = resolve_pin_budget(config, capacity, context)
+    size = windows.size(config, capacity)
+    return make_cache(config, policy, capacity, pin_budget, windows=size)
+
+
 def _default_kv_tokens(
-    config: EngineConfig, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
+    config: EngineConfig,
+    shape: tuple[int, int, int],
+    windows: Windows,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> int:
     """shape: as `_memory`'s."""
     coded = config.kv_cache_dtype == "int8"
-    return default_kv_tokens(bytes_per_token(*shape, dtype, coded=coded), device)
+    of_layer = bytes_per_token(1, *shape[1:], dtype, coded=coded)
+    return default_kv_tokens(max(int(windows.paid_layers * of_layer), 1), device)
 
 
 def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Choose:
@@ -300,7 +314,8 @@ def _checkpoint(files: ModelFiles, shape: ModelConfig) -> Checkpoint:
 def _memory(
     config: EngineConfig,
     shape: tuple[int, int, int],
-    capacity: int,
+    cache: RadixCache,
+    windows: Windows,
     longest: int,
     dtype: torch.dtype,
     device: torch.device,
@@ -311,12 +326,16 @@ def _memory(
     coded = config.kv_cache_dtype == "int8"
     try:
         return (
-            KVPool(n_layers, capacity, n_heads, head_dim, dtype, device, coded=coded),
+            KVPool(
+                *(n_layers, cache.capacity, n_heads, head_dim, dtype, device),
+                coded=coded,
+                windows=windows.in_pool(cache.windows),
+            ),
             ReqToTokenPool(n_rows, longest, device),
         )
     except (RuntimeError, MemoryError, ValueError) as error:
         raise ConfigError(
-            f"no memory for a KV pool of {capacity} tokens (--kv-tokens) and a table of "
+            f"no memory for a KV pool of {cache.capacity} tokens (--kv-tokens) and a table of "
             f"{n_rows} requests (--max-running-requests): {error}"
         ) from None
 
@@ -330,9 +349,11 @@ def _checked_prefixes(
     return broken
 
 
-def throwaway_cache(cache: RadixCache, page_size: int) -> RadixCache:
+def throwaway_cache(cache: RadixCache) -> RadixCache:
     """A small one over the first of the pool's slots, before `cache` itself uses any."""
-    return RadixCache(min(cache.capacity, _PAGES * page_size), page_size, pin_budget=0)
+    windows = None if cache.windows is None else cache.windows.size
+    capacity = min(cache.capacity, _PAGES * cache.page_size)
+    return RadixCache(capacity, cache.page_size, pin_budget=0, windows=windows)
 
 
 def warm_up(core: EngineCore, processor: InputProcessor) -> None:

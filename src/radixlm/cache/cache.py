@@ -15,6 +15,7 @@ from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.tree import RadixTree
 from radixlm.cache.tree_stats import Reuse
+from radixlm.cache.window_slots import WindowHold, WindowSize, WindowSlots
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
@@ -76,12 +77,13 @@ class RadixCache:
         pin_budget: int | None = None,
         reserve: int = 0,
         clock: Clock | None = None,
+        windows: WindowSize | None = None,
     ) -> None:
         """capacity: slots. policy: LRU by default. ghost_budget: evicted tokens to remember, four
         times the capacity by default, eight by a policy that learns. pin_budget: tokens that may be
         pinned, half the capacity by default. reserve: slots that a lease is given beyond what it
         asks for, taken back when they are needed: so the tokens of one that grows bit by bit lie in
-        long runs. Raises ConfigError.
+        long runs. windows: where layers with a window have slots of their own. Raises ConfigError.
         """
         check_page_size(page_size)
         if capacity < page_size:
@@ -106,7 +108,8 @@ class RadixCache:
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
             raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
-        self.pins = PinBoard(self.tree, budget, self.clock)
+        self.windows = None if windows is None else WindowSlots(windows, self.capacity, self.tree)
+        self.pins = PinBoard(self.tree, budget, self.clock, self.windows)
         self.leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
@@ -186,7 +189,7 @@ class RadixCache:
         sought = array[:limit]
         if match is None or match.version != self.tree.version:
             match = self._match(sought, namespace)
-        last, known = self.tree.known(sought, match)
+        last, known = self.tree.known(sought, match.agreed)
         stored = self._stored(last, known)
         ending = None
         if self.enabled:
@@ -205,6 +208,9 @@ class RadixCache:
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, known, expected)
+        if self.windows is not None:
+            ends = match.length, match.agreed.length, size
+            lease.window = WindowHold(self.windows, lease.slots, ends)
         self.leases[lease] = None
         return lease
 
@@ -225,7 +231,7 @@ class RadixCache:
         if not self.enabled:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
         match = self.match(key, namespace)
-        last, known = self.tree.known(key[:-1], match)
+        last, known = self.tree.known(key[:-1], match.agreed)
         stored = self._stored(last, known)
         ending = self._ending(match, known, key, key.size, key.size - 1, stored)
         return Explained(ending.report(self.clock.now()), holders)
@@ -248,7 +254,8 @@ class RadixCache:
 
     def _match(self, sought: Key, namespace: Hashable) -> Match:
         if sought.size and self.enabled:
-            return self.tree.match_prefix(sought, namespace)
+            found = self.tree.match_prefix(sought, namespace)
+            return found if self.windows is None else self.windows.cut(found)
         return Match(0, None, 0, namespace, self.tree.version)
 
     def pin(self, key: KeyLike, namespace: Hashable = None, *, ttl: float | None = None) -> Pin:
@@ -258,7 +265,7 @@ class RadixCache:
         if not self.enabled:
             raise PinError("the cache is off, so there is nothing to pin")
         self.pins.expire()
-        return self.pins.add(self.tree.match_prefix(key, namespace), ttl)
+        return self.pins.add(self._match(as_trusted_key(key), namespace), ttl)
 
     def keep(self, key: KeyLike, namespace: Hashable, ttl: float, owner: str) -> Pin:
         """Pin the whole pages of `key` for an owner; the pin yields to later ones, see PinBoard.
@@ -308,8 +315,7 @@ class RadixCache:
         for tier in self.tiers:
             if tier.place is Place.HOST:
                 tier.clear()
-        freed = self.tree.evict(self.tree.evictable_size)
-        self.allocator.free(freed)
+        self._free(freed := self.tree.evict(self.tree.evictable_size))
         self.tree.forget_ghosts()
         return freed.size
 
@@ -320,8 +326,7 @@ class RadixCache:
         keep = self.round_down(keep)
         for tier in self.tiers:
             tier.discard(as_trusted_key(key), namespace, keep)
-        match = self.tree.match_prefix(key, namespace)
-        self.allocator.free(self.tree.discard(match, keep))
+        self._free(self.tree.discard(self.tree.match_prefix(key, namespace), keep))
 
     def round_up(self, n_tokens: int) -> int:
         """The smallest number of whole pages' slots that holds `n_tokens`."""
@@ -357,7 +362,7 @@ class RadixCache:
         short = n_slots - self.allocator.free_size
         evictable = self.tree.evictable_size
         if short > 0 and evictable:
-            self.allocator.free(self.tree.evict(min(max(short, self._quantum), evictable)))
+            self._free(self.tree.evict(min(max(short, self._quantum), evictable)))
         for other in self.leases:
             if self.allocator.free_size >= n_slots:
                 return
@@ -376,12 +381,20 @@ class RadixCache:
 
     def give_back(self, slots: Slots) -> None:
         """Free a lease's private slots."""
-        self.allocator.free(slots)
+        self._free(slots)
         self._private -= slots.size
 
     def drop(self, lease: Lease, *, used: bool) -> None:
         """End a lease."""
         del self.leases[lease]
+        if lease.window is not None:
+            lease.window.release(lease.committed, lease.slots)
         if lease.private_size:
             self.give_back(lease.private_slots())
         self.tree.dec_lock_ref(lease.node, used=used, hint=lease.hint.place)
+
+    def _free(self, slots: Slots) -> None:
+        """Free slots of tokens that are gone, and their window slots."""
+        if self.windows is not None:
+            self.windows.drop(slots)
+        self.allocator.free(slots)

@@ -34,8 +34,8 @@ class Ending:
     blocks of `block` tokens.
     """
 
-    __slots__ = ("_at", "_edges", "_evicted_at", "_hits", "_key", "_known", "_limit", "_matched",
-                 "_page", "_stored", "_wanted", "reason")  # fmt: skip
+    __slots__ = ("_agreed", "_at", "_edges", "_evicted_at", "_hits", "_key", "_known", "_limit",
+                 "_matched", "_page", "_stored", "_wanted", "reason")  # fmt: skip
 
     def __init__(
         self,
@@ -57,6 +57,10 @@ class Ending:
         self._matched = match.length
         if limit - match.length < page_size:
             self.reason = self._held_back()
+            return
+        self._agreed = match.agreed.length
+        if self._agreed > match.length:
+            self.reason = MissReason.WINDOW_EVICTED
             return
         page = key[match.length : match.length + page_size].tobytes()
         beyond = _beyond(match, page, page_size)
@@ -94,6 +98,8 @@ class Ending:
                 on_host=host - matched,
                 on_disk=max(0, disk - host),
             )
+        if self.reason is MissReason.WINDOW_EVICTED:
+            return replace(report, evicted=self._agreed - matched)
         if self.reason is not MissReason.DIVERGED:
             return report
         cached, wanted = self._cached(), self._key[matched : self._limit]

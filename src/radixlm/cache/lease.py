@@ -11,8 +11,18 @@ import numpy as np
 
 from radixlm.cache.allocator import split_runs
 from radixlm.cache.endings import Ending
-from radixlm.cache.node import Inserted, Match, TreeNode, copy_slots, path_sizes, path_slots, upward
+from radixlm.cache.node import (
+    NO_SLOTS,
+    Inserted,
+    Match,
+    TreeNode,
+    copy_slots,
+    path_sizes,
+    path_slots,
+    upward,
+)
 from radixlm.cache.tree import RadixTree
+from radixlm.cache.window_slots import WindowHold
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, LeaseClosedError
@@ -50,7 +60,8 @@ class Lease:
     that they lie in long runs; it can be taken back. known: tokens that had been computed before it
     was acquired, wherever they were by then. expected: tokens that pools of POOL_SCALES
     times the size would have had cached, or host memory and the disk. hint: what is known
-    of what comes after it; set by its owner.
+    of what comes after it; set by its owner. window: what it holds of window slots, where layers
+    with a window have their own.
     """
 
     def __init__(
@@ -82,6 +93,7 @@ class Lease:
         self._path: tuple[int, tuple[Segment, ...]] = (-1, ())
         self.closed = False
         self.hint = Hint.NONE
+        self.window: WindowHold | None = None
 
     @property
     def slots(self) -> Slots:
@@ -110,6 +122,17 @@ class Lease:
         return self._allocated - self.committed
 
     @property
+    def private_window(self) -> int:
+        """Window slots that only this lease uses."""
+        if self.window is None:
+            return 0
+        return self._keeper.round_up(self.length) - max(self.committed, self.window.start)
+
+    def window_locks(self) -> Slots:
+        """The slots of the tree whose window slots it locks."""
+        return NO_SLOTS if self.window is None else self._slots[self.window.start : self.committed]
+
+    @property
     def own_size(self) -> int:
         """What its release gives back: private slots, and nodes that it alone locks. O(path)."""
         alone = takewhile(lambda node: node.lock_ref == 1, upward(self.node))
@@ -122,7 +145,10 @@ class Lease:
         self._check_open()
         if n_tokens < 1:
             raise CacheError(f"a lease is extended by at least one token, got {n_tokens}")
-        end = self.length + n_tokens
+        end, window = self.length + n_tokens, self.window
+        more_windows = 0 if window is None else self.slots_needed(n_tokens)
+        if window is not None and more_windows > window.windows.available:
+            return None
         missing = self._keeper.round_up(end) - self._allocated
         if missing > 0:
             more = self._keeper.take_private(self, missing, max(0, self.key.size - end))
@@ -131,7 +157,17 @@ class Lease:
             self._append(more)
         start, self.length = self.length, end
         self._count_reserve()
+        if window is not None and more_windows:
+            stop = self._keeper.round_up(end)
+            first = stop - more_windows
+            before = int(self._slots[first - 1]) if first else None
+            window.windows.give(self._slots[first:stop], before)
         return self._slots[start:end]
+
+    def pass_by(self, computed: int) -> None:
+        """So many tokens are computed: give up window slots that are out of sight."""
+        if self.window is not None:
+            self.window.pass_by(computed, self.committed, self._slots)
 
     @property
     def last_slot(self) -> int | None:
@@ -174,8 +210,10 @@ class Lease:
         self._path = (-1, ())
         self.committed = upto
         remap = None
+        slots = path_slots(self.node, start, there) if there > start else NO_SLOTS
+        if self.window is not None:
+            self.window.commit(start, upto, self._slots, slots)
         if there > start:
-            slots = path_slots(self.node, start, there)
             self._keeper.give_back(self._slots[start:there].copy())
             self._slots[start:there] = slots
             remap = Remap(start, slots)

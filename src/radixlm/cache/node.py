@@ -217,6 +217,11 @@ class Match:
     namespace: Hashable
     version: int
 
+    @property
+    def agreed(self) -> Match:
+        """As far as the tokens agree, if that is farther: see CutMatch."""
+        return self
+
     def slots(self) -> Slots:
         """(length,) slots of the matched tokens; a copy. O(length)."""
         if self.node is None:

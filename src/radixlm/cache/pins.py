@@ -6,11 +6,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import inf
 
-from radixlm.cache.node import Match, TreeNode
+from radixlm.cache.node import NO_SLOTS, Match, TreeNode
 from radixlm.cache.tree import RadixTree
+from radixlm.cache.window_slots import WindowSlots
 from radixlm.core.clock import Clock
 from radixlm.core.errors import PinError
-from radixlm.core.keys import Key
+from radixlm.core.keys import Key, Slots
 
 MAX_PINS = 10_000
 
@@ -26,12 +27,15 @@ class Pin:
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """owner: None if it never yields. added: tokens that no other pin held when it was made."""
+    """owner: None if it never yields. added: tokens that no other pin held when it was made.
+    window: the slots whose window slots it locks.
+    """
 
     pin: Pin
     node: TreeNode
     owner: str | None
     added: int
+    window: Slots
 
 
 class PinBoard:
@@ -40,10 +44,14 @@ class PinBoard:
     Some are kept for an owner, in the order in which they were last asked for. When one more has no
     room, the oldest pin of the owner that would hold the most yields. So no owner can keep the
     budget from the others, and the pins of a single owner are its latest ones.
+    windows: where there are window slots, a pin locks those of its last window.
     """
 
-    def __init__(self, tree: RadixTree, budget: int, clock: Clock) -> None:
+    def __init__(
+        self, tree: RadixTree, budget: int, clock: Clock, windows: WindowSlots | None = None
+    ) -> None:
         self.budget = budget
+        self._windows = windows
         self._tree = tree
         self._clock = clock
         self._pins: dict[int, _Held] = {}
@@ -69,6 +77,8 @@ class PinBoard:
                 f"{more} more tokens would make {self._tree.pinned_size + more} pinned ones, "
                 f"the budget is {self.budget} (--max-pinned-tokens); unpin something first"
             )
+        if not self._fits_windows(match):
+            raise PinError("pins hold as many tokens of windows as they may; unpin something first")
         return self._add(match, ttl, None)
 
     def keep(self, key: Key, namespace: Hashable, ttl: float, owner: str) -> Pin:
@@ -104,6 +114,8 @@ class PinBoard:
             del self._kept[held.owner][held.node]
             if not self._kept[held.owner]:
                 del self._kept[held.owner]
+        if self._windows is not None:
+            self._windows.unpin(held.window)
         self._tree.unpin(held.node)
 
     def expire(self) -> None:
@@ -120,6 +132,8 @@ class PinBoard:
 
     def _whole(self, key: Key, namespace: Hashable) -> Match:
         match = self._tree.match_prefix(key, namespace)
+        if self._windows is not None:
+            match = self._windows.cut(match)
         if not match.length or match.length < key.size:
             raise PinError(f"{match.length} of {key.size} tokens are cached, so nothing is kept")
         return match
@@ -137,7 +151,14 @@ class PinBoard:
 
     def _fits(self, match: Match) -> bool:
         more = match.unpinned()
-        return len(self._pins) < MAX_PINS and self._tree.pinned_size + more <= self.budget
+        room = len(self._pins) < MAX_PINS and self._tree.pinned_size + more <= self.budget
+        return room and self._fits_windows(match)
+
+    def _fits_windows(self, match: Match) -> bool:
+        windows = self._windows
+        if windows is None:
+            return True
+        return windows.pinned + windows.window_of(match).size <= windows.pin_budget
 
     def _first_to_yield(self, more: int, owner: str) -> int | None:
         """The oldest pin of the owner that would hold most if `owner` held `more` tokens more."""
@@ -152,8 +173,11 @@ class PinBoard:
         added = match.unpinned()
         self._next_id += 1
         pin = Pin(self._next_id, match.length, ends)
+        window = NO_SLOTS if self._windows is None else self._windows.window_of(match)
         node = self._tree.pin(match)
-        self._pins[pin.id] = _Held(pin, node, owner, added)
+        if self._windows is not None:
+            self._windows.pin(window)
+        self._pins[pin.id] = _Held(pin, node, owner, added, window)
         if owner is not None:
             self._kept.setdefault(owner, {})[node] = pin.id
         self._first_end = min(self._first_end, inf if ends is None else ends)

@@ -79,8 +79,7 @@ class RadixTree:
         if ghost_budget < 0:
             raise CacheError(f"a ghost budget is not negative, got {ghost_budget}")
         self.page_size = page_size
-        self.version = self.uses = 0
-        self.evictable_size = self.protected_size = self.pinned_size = 0
+        self.evictable_size = self.protected_size = self.pinned_size = self.version = self.uses = 0
         self.roots: dict[Hashable, TreeNode] = {}
         self.by_id: dict[int, TreeNode] = {}
         self.order: EvictionOrder[TreeNode] = EvictionOrder(
@@ -91,6 +90,7 @@ class RadixTree:
         self.changes: Changes | None = None
         self.reuse = reuse
         self.parts: list[StoredParts] = []
+        self.window_slots: Slots | None = None  # of WindowSlots, see there
         self._clock = clock or WallClock()
         self._next_id = 0
 

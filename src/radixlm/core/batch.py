@@ -86,12 +86,24 @@ class TokenMasks:
     bits: Future[npt.NDArray[np.int32]]
 
 
+class WindowMoves(NamedTuple):
+    """From now on the tokens in `slots` lie, in layers with a window, in `window_slots`."""
+
+    slots: Slots
+    window_slots: Slots
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledBatch:
-    """The rows of one step, in depth-first order of the tree: readers of a node are neighbours."""
+    """The rows of one step, in depth-first order of the tree: readers of a node are neighbours.
+
+    windows: what has changed of window slots since the last batch, where layers with a window have
+    their own.
+    """
 
     rows: tuple[ScheduledRow, ...]
     masks: TokenMasks | None = None
+    windows: WindowMoves | None = None
 
     @property
     def n_tokens(self) -> int:

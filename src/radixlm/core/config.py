@@ -77,6 +77,12 @@ class EngineConfig:
         integer(2),
         heading="Cache",
     )
+    swa_full_tokens_ratio: float = flag(
+        0.8,
+        "Of models in which some layers see a sliding window only: slots of these layers, as a "
+        "share of --kv-tokens; at least one request's and a step's. 1: all layers have the same.",
+        number(0.01, 1),
+    )
     kv_cache_dtype: KVCacheDtype = flag(
         "auto",
         "How keys and values are kept: auto as --dtype says; int8 with a scale for each token and "

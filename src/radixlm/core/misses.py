@@ -21,6 +21,7 @@ class MissReason(StrEnum):
     NEW = "new"  # no prompt that was ever cached continues like this
     DIVERGED = "diverged"  # something else follows there
     EVICTED = "evicted"  # it was there, but had to go
+    WINDOW_EVICTED = "window_evicted"  # it is there, but not a whole window in layers with one
     LAST_TOKEN = "last_token"  # noqa: S105
     # all hit but the last token, or its page: its logits are wanted
     HELD_BACK = "held_back"  # the caller wanted no more, say for prompt log-probabilities
@@ -39,7 +40,8 @@ class MissReport:
         is shown, to compare lists whose entries changed places.
     evicted, evicted_ago: for `evicted`, how many tokens from there on had been cached, and how many
         seconds ago the first of them was evicted, None where another run of the server had them.
-        hits: how often the tokens there had been found.
+        hits: how often the tokens there had been found. For `window_evicted`, how many are cached
+        from there on, but for layers with a window.
     on_host, on_disk: of these, how many could have been copied from host memory, in about
         host_seconds where that is known, and of the rest read from disk, in read_seconds.
         computed_because: why they were not.
@@ -116,6 +118,11 @@ class MissReport:
                 )
             case MissReason.EVICTED:
                 rest = f"{self.evicted} from token {self.position} on {self._went()}"
+            case MissReason.WINDOW_EVICTED:
+                rest = (
+                    f"{self.evicted} from token {self.position} on are cached, but the window "
+                    "before a token there was evicted"
+                )
             case MissReason.LAST_TOKEN:
                 rest = "the last token is always computed"
             case MissReason.HELD_BACK:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
+from radixlm.core.batch import Extent
 from radixlm.core.keys import Slots
 from radixlm.core.moves import NOWHERE, ByPlace
 from radixlm.core.request import Namespace
@@ -87,7 +88,8 @@ class NodeView:
     edge: the bytes of the int32 ids of its tokens. stored: how many of them, from the first on, are
     in host memory and on disk, by Place. slots: (resident,) of those that have keys and values.
     last_used: the tree's counter.
-    hidden, hidden_tokens: nodes below that were left out, and their tokens.
+    hidden, hidden_tokens: nodes below that were left out, and their tokens. tombstones: runs of the
+    resident tokens that have nothing in layers with a window any more.
     """
 
     id: int
@@ -105,6 +107,7 @@ class NodeView:
     hidden: int = 0
     hidden_tokens: int = 0
     stored: ByPlace = NOWHERE
+    tombstones: tuple[Extent, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:

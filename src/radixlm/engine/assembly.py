@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from radixlm.cache import RadixCache
 from radixlm.cache.eviction import EvictionPolicy
+from radixlm.cache.window_slots import WindowSize
 from radixlm.core.clock import Clock
 from radixlm.core.config import EngineConfig
 from radixlm.engine.engine_core import EngineCore, Runner
@@ -42,8 +43,9 @@ def make_cache(
     capacity: int,
     pin_budget: int,
     clock: Clock | None = None,
+    windows: WindowSize | None = None,
 ) -> RadixCache:
-    """capacity: slots, whatever the config says. Raises ConfigError."""
+    """capacity: slots, whatever the config says. windows: see RadixCache. Raises ConfigError."""
     return RadixCache(
         capacity,
         config.page_size,
@@ -52,6 +54,7 @@ def make_cache(
         pin_budget=pin_budget,
         reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
         clock=clock,
+        windows=windows,
     )
 
 

@@ -122,10 +122,13 @@ class EngineCore:
         """With nothing under way every slot must be free, evictable or pinned: log and count it."""
         if self.has_work or (self.tiering is not None and self.tiering.holds):
             return
-        usage = self.cache.usage()
+        usage, windows = self.cache.usage(), self.cache.windows
         if usage.private or usage.locked != self.cache.tree.pinned_size:
             self._leaks += 1
             _logger.error("slots leaked: %s of %d while idle", usage, self.cache.capacity)
+        elif windows is not None and (windows.private or windows.held != windows.pinned):
+            self._leaks += 1
+            _logger.error("window slots leaked: %s while idle", windows.usage())
 
     def stats(self) -> EngineStats:
         usage = self.cache.usage()
@@ -157,4 +160,5 @@ class EngineCore:
             hits_at_eviction=tree.hits_at_eviction.tally(),
             endings=dict(tree.endings),
             **({} if self.tiering is None else self.tiering.figures()),
+            **({} if self.cache.windows is None else self.cache.windows.figures()),
         )

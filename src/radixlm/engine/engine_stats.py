@@ -23,6 +23,7 @@ class EngineStats(Counters):
     """A snapshot, not changed once made; sizes in tokens (slots), else totals since the start.
 
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
+    swa_*: the same of layers with a sliding window, where these have slots of their own; else 0.
     """
 
     hit_rate: float = gauge("cache_hit_rate", "Cached prompt tokens / prompt tokens.")
@@ -34,6 +35,18 @@ class EngineStats(Counters):
     kv_locked: int = 0
     kv_evictable: int = gauge("num_evictable_tokens", "KV slots of cached tokens that none uses.")
     kv_pinned: int = 0
+    swa_capacity: int = gauge(
+        "swa_max_total_num_tokens", "Window slots in all; 0: all layers have the same slots."
+    )
+    swa_free: int = gauge("num_free_swa_tokens", "Window slots that hold nothing.")
+    swa_private: int = 0
+    swa_locked: int = 0
+    swa_evictable: int = gauge(
+        "num_evictable_swa_tokens", "Window slots of cached tokens that none uses."
+    )
+    swa_evicted_tokens: int = counter(
+        "evicted_swa_tokens", "Cached tokens whose window slots had to go, or were out of sight."
+    )
     ghost_tokens: int = gauge("num_ghost_tokens", "Evicted tokens that are remembered.")
     tree_nodes: int = gauge("num_tree_nodes", "Nodes of the radix tree, ghosts too.")
     tree_leaves: int = gauge("num_tree_leaves", "Of these, without children.")
@@ -125,6 +138,11 @@ class EngineStats(Counters):
     def token_usage(self) -> float:
         """Share of the slots that running requests hold."""
         return self.kv_in_use / max(self.kv_capacity, 1)
+
+    @property
+    def swa_token_usage(self) -> float:
+        """Share of the window slots that running requests hold."""
+        return (self.swa_private + self.swa_locked) / max(self.swa_capacity, 1)
 
 
 def _sum(here: Any, there: Any) -> Any:

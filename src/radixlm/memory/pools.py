@@ -8,13 +8,15 @@ import ctypes
 import math
 import mmap
 import os
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.core.batch import ScheduledRow
+from radixlm.core.batch import ScheduledRow, WindowMoves
 from radixlm.core.keys import Slots
 
 # Of what is free once the weights are loaded. On a CPU the rest of the machine lives there too.
@@ -44,6 +46,13 @@ def bytes_per_token(
     return 2 * n_layers * n_kv_heads * head
 
 
+class WindowLayers(NamedTuple):
+    """Layers, from 0, with a window and slots of their own, `capacity` in each."""
+
+    layers: AbstractSet[int]
+    capacity: int
+
+
 class KVPool:
     """Keys and values of `capacity` tokens.
 
@@ -60,6 +69,9 @@ class KVPool:
 
     says what one stands for: of a head the largest size / 127, or NaN where the head has a number
     that is not finite. Not coded, scales are empty.
+
+    windows: these layers have other slots: window_slots[slot] (int32) is the one of the token that
+    lies in `slot` in the other layers, as long as it has one there.
     """
 
     def __init__(
@@ -72,8 +84,15 @@ class KVPool:
         device: torch.device | str = "cpu",
         *,
         coded: bool = False,
+        windows: WindowLayers | None = None,
     ) -> None:
-        shape = (capacity, n_kv_heads, head_dim)
+        shape = (n_kv_heads, head_dim)
+        sizes = [capacity] * n_layers
+        self.windows = windows
+        self.window_slots: Tensor | None = None
+        if windows is not None:
+            sizes = [windows.capacity if n in windows.layers else capacity for n in range(n_layers)]
+            self.window_slots = torch.zeros(capacity, dtype=torch.int32, device=device)
         self.capacity = capacity
         self.n_kv_heads = n_kv_heads
         self.head_dim = head_dim
@@ -81,12 +100,11 @@ class KVPool:
         self.coded = coded
         self.device = torch.device(device)
         kept = torch.int8 if coded else dtype
-        self.keys = tuple(_zeros(shape, kept, self.device) for _ in range(n_layers))
-        self.values = tuple(_zeros(shape, kept, self.device) for _ in range(n_layers))
-        of_scales = (capacity, 2, n_kv_heads)
+        self.keys = tuple(_zeros((size, *shape), kept, self.device) for size in sizes)
+        self.values = tuple(_zeros((size, *shape), kept, self.device) for size in sizes)
         none = torch.empty(0, dtype=_SCALE, device=self.device)
         self.scales = tuple(
-            _zeros(of_scales, _SCALE, self.device) if coded else none for _ in range(n_layers)
+            _zeros((size, 2, n_kv_heads), _SCALE, self.device) if coded else none for size in sizes
         )
 
     @property
@@ -94,10 +112,20 @@ class KVPool:
         return len(self.keys)
 
     @property
+    def layer_bytes(self) -> int:
+        """Bytes of one token in one layer."""
+        return bytes_per_token(1, self.n_kv_heads, self.head_dim, self.dtype, coded=self.coded)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all layers together."""
-        shape = (self.n_layers, self.n_kv_heads, self.head_dim)
-        return self.capacity * bytes_per_token(*shape, self.dtype, coded=self.coded)
+        return self.layer_bytes * sum(len(keys) for keys in self.keys)
+
+    def move(self, moves: WindowMoves) -> None:
+        """Follow what a batch says of window slots."""
+        if self.window_slots is not None:
+            slots = torch.tensor(moves.slots, dtype=torch.int64, device=self.device)
+            self.window_slots[slots] = torch.tensor(moves.window_slots, device=self.device)
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store tokens: slots (tokens,) int64, all different; k, v (tokens, n_kv_heads, head_dim).
@@ -131,13 +159,20 @@ class KVPool:
             if end > first:
                 advise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), _POPULATE_WRITE)
 
-    def sound(self, slots: Tensor) -> int:
-        """How many of these tokens, from the first on, are numbers in every layer. slots: (tokens,)
-        int64. As slow as reading them all.
+    def sound(self, slots: Tensor, *, in_windows: bool = False) -> int:
+        """How many of these tokens, from the first on, are numbers in every layer but those with
+        window slots, or in these. slots: (tokens,) int64. As slow as reading them all.
         """
         good = torch.ones(slots.shape, dtype=torch.bool, device=self.device)
-        for part in self.scales if self.coded else (*self.keys, *self.values):
-            good &= part[slots].isfinite().flatten(1).all(1)
+        apart = self.windows.layers if self.windows is not None else frozenset[int]()
+        if in_windows and self.window_slots is not None:
+            slots = self.window_slots[slots].long()
+        for layer in range(self.n_layers):
+            if (layer in apart) != in_windows:
+                continue
+            sides = (self.scales,) if self.coded else (self.keys, self.values)
+            for side in sides:
+                good &= side[layer][slots].isfinite().flatten(1).all(1)
         return int(good.long().cumprod(0).sum())
 
 
@@ -150,7 +185,7 @@ def _codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
     return codes, torch.where(largest.isfinite(), largest / _MOST_CODE, torch.nan)
 
 
-def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros. On the CPU they come from numpy, whose zeros are pages that the system has promised
     but not handed out yet; torch writes its zeros, and a pool would take all its memory at once.
     """

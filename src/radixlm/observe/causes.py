@@ -101,6 +101,11 @@ class Cause(StrEnum):
         "it was cached, but had to make room",
         "give the cache more room (--kv-tokens, --host-kv-tokens, --disk-cache), or pin the prefix",
     )
+    WINDOW_EVICTED = (
+        "window_evicted",
+        "it is cached, but in layers with a window those before it had to make room",
+        "give these layers more room (--swa-full-tokens-ratio), or pin the prefix",
+    )
     FIRST_SEEN = ("first_seen", "nothing like it was cached before")
     # but the last token, or its page
     NOTHING_MISSED = ("nothing_missed", "all of it was cached, but what is always computed")
@@ -132,6 +137,7 @@ _OF_WORDS: Final = frozenset({Kind.DATE_TIME, Kind.ID, Kind.NUMBER, Kind.TEXT})
 _OF_REASON: Final = {
     MissReason.NEW: Cause.FIRST_SEEN,
     MissReason.LAST_TOKEN: Cause.NOTHING_MISSED,
+    MissReason.WINDOW_EVICTED: Cause.WINDOW_EVICTED,
     MissReason.PAGE_FLOOR: Cause.PAGE_FLOOR,
     MissReason.BLOCK_FLOOR: Cause.BLOCK_FLOOR,
     MissReason.HELD_BACK: Cause.HELD_BACK,

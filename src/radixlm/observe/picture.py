@@ -7,10 +7,14 @@ from heapq import heappop, heappush
 from itertools import islice
 from sys import maxsize
 
+import numpy as np
+
 from radixlm.cache import RadixTree, TreeNode
-from radixlm.cache.node import nodes_in, tokens_in, upward
+from radixlm.cache.allocator import split_runs
+from radixlm.cache.node import NO_SLOTS, nodes_in, tokens_in, upward
 from radixlm.cache.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError
+from radixlm.core.keys import Slots
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
 
 _LOOKS_PER_NODE = 2
@@ -36,8 +40,8 @@ class _Shown:
         if parent is not None:
             parent.covered += self.weight
 
-    def view(self) -> NodeView:
-        return _view(self.node, self.node.weight - self.covered)
+    def view(self, windows: Slots | None) -> NodeView:
+        return _view(self.node, self.node.weight - self.covered, windows)
 
 
 class Picture:
@@ -121,7 +125,8 @@ class Picture:
                 removed.append(node.id)
         self._in_order = self._in_order and not needed
         seen = [self._shown[node.id] for node in touched if node.id in self._shown]
-        views = () if self._growing else tuple(shown.view() for shown in seen)
+        windows = self._tree.window_slots
+        views = () if self._growing else tuple(shown.view(windows) for shown in seen)
         if not self.complete:
             self._views |= {view.id: view for view in views}
         return TreeChange(self._tree.version, self._tree.uses, tuple(removed), views)
@@ -174,7 +179,7 @@ class Picture:
     def _view(self, node_id: int) -> None:
         shown = self._shown.get(node_id)
         if shown is not None and node_id not in self._views:
-            self._views[node_id] = shown.view()
+            self._views[node_id] = shown.view(self._tree.window_slots)
 
     def _drop(self, node_id: int) -> bool:
         shown = self._shown.pop(node_id, None)
@@ -218,12 +223,16 @@ class Picture:
         if self._query.node is None:
             return ()
         top = self._by_id[self._query.node]
-        path = [_view(node, node.weight) for node in upward(top)]
+        windows = self._tree.window_slots
+        path = [_view(node, node.weight, windows) for node in upward(top)]
         return tuple(path[:0:-1])
 
 
-def _view(node: TreeNode, uncovered: int) -> NodeView:
-    """uncovered: its weight, less that of the children that are shown."""
+def _view(node: TreeNode, uncovered: int, windows: Slots | None) -> NodeView:
+    """uncovered: its weight, less that of the children that are shown. windows: the tree's."""
+    gone = NO_SLOTS
+    if windows is not None and node.resident:
+        gone = np.flatnonzero(windows[node.slots] < 0).astype(np.int32)
     return NodeView(
         id=node.id,
         parent_id=node.parent.id if node.parent else None,
@@ -240,4 +249,5 @@ def _view(node: TreeNode, uncovered: int) -> NodeView:
         slots=node.slots,
         hidden=nodes_in(uncovered) - 1,
         hidden_tokens=tokens_in(uncovered) - len(node),
+        tombstones=split_runs(gone),
     )

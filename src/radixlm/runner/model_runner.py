@@ -144,7 +144,7 @@ class ModelRunner:
         self._kv_pool = kv_pool
         self._req_to_token = req_to_token
         self._device = torch.device(device)
-        self._token_bytes = kv_pool.nbytes // kv_pool.capacity
+        self._token_bytes = kv_pool.layer_bytes * kv_pool.n_layers
         config = model.config
         self._windows = config.windows or (None,)
         self._backend = make_backend(
@@ -164,6 +164,8 @@ class ModelRunner:
             return StepResult(tokens=())
         for row in batch.rows:
             self._req_to_token.apply(row)
+        if batch.windows is not None:
+            self._kv_pool.move(batch.windows)
         forward = ForwardBatch.from_scheduled(batch, self._device)
         plan = make_plan(batch.rows, self._backend.sharing)
         attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
@@ -191,15 +193,29 @@ class ModelRunner:
     def _bytes_read(self, plan: AttentionPlan) -> int:
         """Of keys and values, in all layers."""
         layers = Counter(self._windows)
-        tokens = sum(plan.within(w).kv_tokens_read * count for w, count in layers.items())
+        apart = self._kv_pool.windows is not None
+        plans = [(plan.within(window, apart=apart), count) for window, count in layers.items()]
+        tokens = sum(its.kv_tokens_read * count for its, count in plans)
         return self._token_bytes * tokens // len(self._windows)
 
     def _failure(self, row: ScheduledRow) -> Failure:
         return Failure(
             "the model gave numbers that are not finite, from which no token can be chosen; its "
             "weights may be broken, or too large for this dtype",
-            self._kv_pool.sound(self._req_to_token.table[row.row, : row.stop].long()),
+            self._sound(row),
         )
+
+    def _sound(self, row: ScheduledRow) -> int:
+        """How many of a row's first tokens are numbers. Window layers with slots of their own have
+        the last ones only: if the first of these is not a number, none counts.
+        """
+        slots, pool = self._req_to_token.table[row.row, : row.stop].long(), self._kv_pool
+        sound = pool.sound(slots)
+        if pool.windows is None:
+            return sound
+        seen = max(row.start + 1 - min(filter(None, self._windows)), 0)
+        there = pool.sound(slots[seen:], in_windows=True)
+        return min(sound, seen + there) if there else 0
 
 
 def _sampled(

@@ -72,7 +72,7 @@ class MemoryGuard:
         self._cache = cache
         self._conservativeness = conservativeness
         self._share = FIRST_GUESS
-        self._reserved = 0
+        self._reserved = self._reserved_windows = 0
         self._occupied = False
         self._left_behind: deque[list[Lease]] = deque([[]], maxlen=LINGER_STEPS + 1)
 
@@ -87,22 +87,33 @@ class MemoryGuard:
 
     def begin(self, running: Iterable[RequestState]) -> None:
         """Start a round of admissions beside the requests that run already."""
-        self._reserved = 0
+        self._reserved = self._reserved_windows = 0
         self._occupied = False
         for state in running:
             self.reserve(state)
 
     def admits(self, state: RequestState, match: Match) -> bool:
         """Whether `state` fits beside all that is reserved. The only one always does."""
-        return not self._occupied or self.needed(state, match) <= self.left(match)
+        if not self._occupied:
+            return True
+        fits = self.needed(state, match) <= self.left(match)
+        return fits and self._fits_windows(state, match, ())
+
+    def would_admit(
+        self, state: RequestState, match: Match, others: Sequence[RequestState]
+    ) -> bool:
+        """Whether `state` would fit if these running requests gave way."""
+        fits = self.needed(state, match) <= self.left_without(others, match)
+        return fits and self._fits_windows(state, match, others)
 
     def has_room(self, tokens: Sequence[tuple[RequestState, int]]) -> bool:
         """Whether there are slots for what running requests are to compute in a step."""
-        wanted = sum(n_new for _, n_new in tokens)
-        if wanted + (self._cache.page_size - 1) * len(tokens) <= self._cache.available:
+        wanted, windows = sum(n_new for _, n_new in tokens), self._cache.windows
+        most = wanted + (self._cache.page_size - 1) * len(tokens)
+        if most <= self._cache.available and (windows is None or most <= windows.available):
             return True
         slots = sum(state.running_lease.slots_needed(n_new) for state, n_new in tokens)
-        return self._cache.has_room(slots)
+        return self._cache.has_room(slots) and (windows is None or slots <= windows.available)
 
     def needed(self, state: RequestState, match: Match) -> int:
         """Slots that `state` will need when it starts from `match`."""
@@ -123,6 +134,7 @@ class MemoryGuard:
     def reserve(self, state: RequestState) -> None:
         """Keep what a running request, which has some slots already, will still need."""
         self._reserved += self.reserved_for(state)
+        self._reserved_windows += self._reserved_in_windows(state)
         self._occupied = True
 
     def reserved_for(self, state: RequestState) -> int:
@@ -145,6 +157,35 @@ class MemoryGuard:
             allowed += state.request.max_tokens
         if allowed:
             self._share = max(self._share, min(1.0, used / allowed))
+
+    def _fits_windows(
+        self, state: RequestState, match: Match, others: Sequence[RequestState]
+    ) -> bool:
+        """Whether there are window slots for `state`, one step of it included, beside what is
+        reserved, if `others` gave way. What a step computes of others is part of the same step.
+        """
+        windows = self._cache.windows
+        if windows is None:
+            return True
+        total = self._cache.round_up(state.n_tokens + self._expected(state))
+        most = min(total, windows.span + windows.size.step)
+        needed = most - windows.window_of(match).size
+        left = windows.available - windows.locked_anew(match) - self._reserved_windows
+        if others:
+            leases = [other.running_lease for other in others]
+            left += windows.given_back([lease.window_locks() for lease in leases], match)
+            left += sum(lease.private_window for lease in leases)
+            left += sum(map(self._reserved_in_windows, others))
+        return needed <= left
+
+    def _reserved_in_windows(self, state: RequestState) -> int:
+        """Window slots that a running request will still need between two steps."""
+        windows, lease = self._cache.windows, state.lease
+        if windows is None or lease is None or lease.window is None:
+            return 0
+        total = self._cache.round_up(state.n_tokens + self._expected(state))
+        held = self._cache.round_up(lease.length) - lease.window.start
+        return max(min(total, windows.span) - held, 0)
 
     def _expected(self, state: RequestState) -> int:
         return math.ceil(self.expected_share * state.room)

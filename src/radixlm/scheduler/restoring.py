@@ -113,6 +113,10 @@ class Restoration:
         return self.known.size
 
     @property
+    def committed(self) -> int:
+        return self.lease.committed
+
+    @property
     def left(self) -> int:
         """Tokens that are not there yet and still wanted."""
         return self.known.size - self.lease.committed if self.computing else 0

@@ -157,13 +157,14 @@ class Scheduler:
             budget = self._admit(parts, budget, before=plan.prompts[0])
         for state in plan.prompts:
             if budget > 0 and state.lease is not None:
-                slots = state.lease.extend(min(state.pending, budget))
-                budget -= self._give(state, slots, parts)
+                budget -= self._give(state, state.lease.extend(min(state.pending, budget)), parts)
         if not crowded:
             self._admit(parts, budget)
         states = {state.running_lease: state for state in parts}
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
-        return ScheduledBatch(tuple(scheduled_row(state, parts[state]) for state in ordered))
+        rows = tuple(scheduled_row(state, parts[state]) for state in ordered)
+        windows = self._cache.windows
+        return ScheduledBatch(rows, windows=None if windows is None else windows.take_moves())
 
     def update(
         self, batch: ScheduledBatch, result: StepResult, grown: Mapping[str, NewTokens]
@@ -187,6 +188,7 @@ class Scheduler:
                 state.prompt_logprobs.extend(result.prompt_logprobs[index][given:])
             if row.start < state.prefill_end:
                 self._commit(state)
+            state.running_lease.pass_by(row.stop)
             token = result.tokens[index]
             if token is not None:
                 new = grown.get(row.request.request_id) or NewTokens((token,))
@@ -292,7 +294,7 @@ class Scheduler:
         priority = state.request.priority - self._preemption_gap
         lower = [s for s in self._running.values() if s.request.priority <= priority]
         match = self.waiting_room.match(state)
-        if not lower or self._guard.needed(state, match) > self._guard.left_without(lower, match):
+        if not lower or not self._guard.would_admit(state, match, lower):
             return False
         while not self._fits(state):
             victim = self._retraction.pick_below(self._running.values(), priority)

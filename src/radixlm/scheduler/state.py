@@ -68,7 +68,8 @@ class Leader(Protocol):
     """Whose tokens enter the cache one after the other, so that waiting requests may follow it: a
     request that computes its prompt, or a restoration that reads stored blocks.
 
-    known: its tokens. prefill_end: those up to here are followed. computing: it has not ended yet.
+    known: its tokens. prefill_end: those up to here are followed, committed: in the cache so far.
+    computing: it has not ended yet.
     place: where they are read from; None for a request.
     """
 
@@ -82,6 +83,8 @@ class Leader(Protocol):
     def namespace(self) -> Namespace: ...
     @property
     def prefill_end(self) -> int: ...
+    @property
+    def committed(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +147,11 @@ class RequestState:
     def place(self) -> Place | None:
         """See Leader."""
         return None
+
+    @property
+    def committed(self) -> int:
+        """See Leader."""
+        return 0 if self.lease is None else self.lease.committed
 
     @property
     def known(self) -> Key:

@@ -19,10 +19,22 @@ class FakeRunner:
     Instead of keys and values a slot holds a fingerprint of the whole prefix up to its token.
     Before a row is computed, the fingerprints of all its earlier tokens are compared with what
     they must be: a slot that is shared wrongly, overwritten or remapped wrongly is found in the
-    step that reads it, and raises InvariantError.
+    step that reads it, and raises InvariantError. With a window the same is true of a second
+    memory, for the last `window` tokens that each new one sees.
     """
 
-    def __init__(self, capacity: int, n_rows: int, vocab_size: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        n_rows: int,
+        vocab_size: int,
+        *,
+        window: int = 0,
+        window_capacity: int = 0,
+    ) -> None:
+        self._window = window
+        self._window_slots: npt.NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)
+        self._window_memory: npt.NDArray[np.uint64] = np.zeros(window_capacity, dtype=np.uint64)
         self._memory: npt.NDArray[np.uint64] = np.zeros(capacity, dtype=np.uint64)
         self._tables: list[npt.NDArray[np.int64]] = [
             np.empty(0, dtype=np.int64) for _ in range(n_rows)
@@ -30,6 +42,8 @@ class FakeRunner:
         self._vocab_size = vocab_size
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
+        if batch.windows is not None:
+            self._window_slots[batch.windows.slots] = batch.windows.window_slots
         prints = [self._write(row) for row in batch.rows]
         for row, print_ in zip(batch.rows, prints, strict=True):
             self._compare(row, print_)
@@ -58,6 +72,8 @@ class FakeRunner:
         table[row.start : row.stop] = row.new_slots
         prints = fingerprints(row.tokens, row.request.namespace)
         self._memory[row.new_slots] = prints[row.start :]
+        if self._window:
+            self._window_memory[self._window_slots[row.new_slots]] = prints[row.start :]
         return prints
 
     def _compare(self, row: ScheduledRow, prints: npt.NDArray[np.uint64]) -> None:
@@ -68,6 +84,10 @@ class FakeRunner:
             raise InvariantError(
                 f"{row.request.request_id}: slot {slots[at]} does not hold token {at}"
             )
+        seen = max(row.start + 1 - self._window, 0)
+        there = self._window_memory[self._window_slots[slots[seen:]]] if self._window else prints
+        if self._window and not np.array_equal(there, prints[seen:]):
+            raise InvariantError(f"{row.request.request_id}: a window from {seen} on is not there")
         listed = np.concatenate(
             [np.arange(*extent) for segment in row.segments for extent in segment.extents]
         )

@@ -55,6 +55,7 @@ class NodeOut(TypedDict):
     priority: int
     last_used: int
     slots: list[Run]
+    tombstones: NotRequired[list[list[int]]]
     hidden: int
     hidden_tokens: int
     text: NotRequired[str]
@@ -222,6 +223,8 @@ class NodeWriter:
             "hidden": view.hidden,
             "hidden_tokens": view.hidden_tokens,
         }
+        if view.tombstones:
+            out["tombstones"] = [[first, stop] for first, stop in view.tombstones]
         if view.parent_id is None:
             out["namespace"] = self._namespace(view.namespace)
         if self.texts:

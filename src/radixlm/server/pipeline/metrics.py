@@ -146,6 +146,7 @@ class Metrics(Collector):
         for name, text, value in (
             ("num_used_tokens", "KV slots that running requests hold.", used),
             ("token_usage", "Share of KV slots in use.", usage),
+            ("swa_token_usage", "Share of window slots in use.", stats.swa_token_usage),
             ("gen_throughput", "Tokens generated a second, since the last look.", rate),
         ):
             yield self._family(_GAUGE, name, text, {(): value})

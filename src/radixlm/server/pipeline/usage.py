@@ -239,7 +239,7 @@ def as_report(index: int, miss: MissReport, found: Finding, *, shows_text: bool)
             "cached": parted.cached if shows_text else None,
             "requested": parted.requested if shows_text else None,
         }
-    if miss.reason is MissReason.EVICTED:
+    if miss.evicted:
         report["evicted_tokens"] = miss.evicted
     if miss.evicted_ago is not None:
         report["evicted_seconds_ago"] = miss.evicted_ago

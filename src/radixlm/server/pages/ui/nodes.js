@@ -18,6 +18,8 @@ function facts(node, tree) {
     ["Last used", node.last_used === tree.uses ? "just now" : `${counted(tree.uses - node.last_used, "use")} ago`],
     ["Slots", slots(node.slots)],
   ];
+  const gone = (node.tombstones ?? []).reduce((sum, [first, end]) => sum + end - first, 0);
+  if (gone) told.push(["Tombstone", `${counted(gone, "token")}, evicted in layers with a window`]);
   if (node.on_host) told.push(["In host memory", counted(node.on_host, "token")]);
   if (node.on_disk) told.push(["On disk", counted(node.on_disk, "token")]);
   if (node.hidden) told.push(["Not shown", `${counted(node.hidden, "node")}, ${counted(node.hidden_tokens, "token")}`]);

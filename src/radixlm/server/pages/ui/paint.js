@@ -8,6 +8,7 @@ const LEAST_LABEL_HEIGHT = 12;
 const LINE = 15;
 const PAD = 6;
 const EDGE = 3; // pixels of a bar's left edge, for what is on disk too
+const TOMBSTONE = 4; // of a bar's width 1 / this, at its right, for what window layers do not have
 const FONT_SIZE = 11;
 // Those that take two places in a font of even widths: of East Asia, and pictures.
 const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff01-\uff60\uffe0-\uffe6]|[\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
@@ -71,6 +72,10 @@ function paintBar(context, bar, place, shade) {
   if (node.resident < near) paintPart(context, palette().host, node, node.resident, near, { x, y, width, height });
   if (near < kept) paintPart(context, palette().disk, node, near, kept, { x, y, width, height });
   if (kept < node.tokens && height > 3) paintGhost(context, node, kept, { x, y, width, height });
+  for (const [first, end] of node.tombstones ?? []) {
+    const side = width / TOMBSTONE;
+    paintPart(context, palette().tombstone, node, first, end, { x: x + width - side, y, width: side, height });
+  }
   const both = Math.min(near, node.on_disk);
   if (both && width > 2 * EDGE) paintPart(context, palette()["on-disk"], node, 0, both, { x, y, width: EDGE, height });
   if (bar.flash > 0) {

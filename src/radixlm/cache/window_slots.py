@@ -1,0 +1,383 @@
+"""A token's second memory: its slot for the layers that see a window only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlm.cache.allocator import SlotAllocator
+from radixlm.cache.node import NO_SLOTS, Match, path_slots
+from radixlm.cache.tree import RadixTree
+from radixlm.core.batch import WindowMoves
+from radixlm.core.errors import CacheError
+from radixlm.core.keys import Slots
+
+NONE = -1
+# What a lease keeps beyond its window, and gives up in one go: of a window 1 / this, at most.
+_SHARES, _MOST_SPARE = 32, 64
+# Eviction looks at all slots, so it takes at least this share of them.
+_QUANTA = 64
+# Ranks from here on are of tokens that matches end at; they go after all others.
+_ENDS = 1 << 62
+
+
+class WindowSize(NamedTuple):
+    """window: tokens that a token sees, itself included. capacity: slots. step: most tokens that a
+    step computes.
+    """
+
+    window: int
+    capacity: int
+    step: int
+
+    @classmethod
+    def of(
+        cls, window: int, ratio: float, n_slots: int, page_size: int, step: int
+    ) -> WindowSize | None:
+        """For a cache of `n_slots`: `ratio` of them, but enough for one request and one step. None:
+        there is nothing to save. The largest ratio, 1, means that.
+        """
+        least = cls(window, 0, step).least(page_size)
+        capacity = max(int(ratio * n_slots), least)
+        capacity -= capacity % page_size
+        return cls(window, capacity, step) if capacity < n_slots - n_slots % page_size else None
+
+    @property
+    def spare(self) -> int:
+        """What a lease keeps beyond its window: a match may end a few tokens earlier."""
+        return min(self.window // _SHARES, _MOST_SPARE)
+
+    def span(self, page_size: int) -> int:
+        """The most tokens that a running request holds between two steps."""
+        return self.window + 2 * self.spare + 2 * page_size
+
+    def least(self, page_size: int) -> int:
+        """Slots with which a request that is alone can always go on, in whole pages."""
+        least = self.span(page_size) + self.step + page_size
+        return -(-least // page_size) * page_size
+
+
+class WindowUsage(NamedTuple):
+    """Every slot is one of these: free + private + locked + evictable == capacity."""
+
+    free: int
+    private: int
+    locked: int
+    evictable: int
+
+
+@dataclass(slots=True)
+class CutMatch(Match):
+    """A match that ends where a window's tokens are all there. whole: as long as tokens agree."""
+
+    whole: Match
+
+    @property
+    def agreed(self) -> Match:
+        return self.whole
+
+
+class WindowSlots:
+    """Which tokens of a cache have keys and values in window layers. It belongs to a token's slot:
+
+        node        [ t0 t1 t2 t3 t4 t5 ]
+        slots       [ 17 18 19 40 41 42 ]       of the other layers, as the tree has them
+        of[slots]   [  .  .  .  3  4  5 ]       t0 to t2 are a tombstone: no window slot any more
+
+    so that nodes split, join, grow and shrink as ever, and a model without windows pays nothing.
+
+    A match ends at the deepest token before which a whole window is there (`cut`). A lease locks
+    just that window and moves its locks along as it computes (see WindowHold). What it leaves
+    stays, unlocked, until room is needed. First goes what no match has ended at or is likely to,
+    longest left first; then ends of prompts, of answers and of matches, each as a whole, since a
+    part of a window is of no use.
+
+    of: (slots of the cache,) int32, NONE without. pinned: locks that are pins'. held: all locks.
+    Whole pages are given and freed. Used by one thread, the cache's.
+    """
+
+    def __init__(self, size: WindowSize, n_slots: int, tree: RadixTree) -> None:
+        """Raises SlotError for a capacity that is not whole pages."""
+        self.size = size
+        self.page_size = tree.page_size
+        self.span = size.span(tree.page_size)
+        self.capacity = size.capacity
+        self.of: Slots = np.full(n_slots, NONE, dtype=np.int32)
+        self.evictable = self.private = self.locked = 0
+        self.held = self.pinned = 0
+        self.evicted_tokens = 0
+        self._tree = tree
+        tree.window_slots = self.of
+        self._allocator = SlotAllocator(size.capacity, tree.page_size)
+        self._owner: Slots = np.full(size.capacity, NONE, dtype=np.int32)
+        self._locks: Slots = np.zeros(size.capacity, dtype=np.int32)
+        self._cached = np.zeros(size.capacity, dtype=np.bool_)
+        self._rank: npt.NDArray[np.int64] = np.zeros(size.capacity, dtype=np.int64)
+        self._uses = 0
+        self._moves: list[tuple[Slots, Slots]] = []
+
+    @property
+    def free(self) -> int:
+        return self._allocator.free_size
+
+    @property
+    def available(self) -> int:
+        """Slots that leases can still get."""
+        return self.free + self.evictable
+
+    @property
+    def pin_budget(self) -> int:
+        """Most tokens that pins may lock, so that a request alone can go on."""
+        return self.capacity - self.size.least(self.page_size)
+
+    def usage(self) -> WindowUsage:
+        return WindowUsage(self.free, self.private, self.locked, self.evictable)
+
+    def figures(self) -> dict[str, Any]:
+        """Fields of the engine's statistics."""
+        usage = {f"swa_{name}": count for name, count in self.usage()._asdict().items()}
+        return usage | {
+            "swa_capacity": self.capacity,
+            "swa_evicted_tokens": self.evicted_tokens,
+        }
+
+    def resident(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """(slots,) which of these have a window slot."""
+        return self.of[slots] >= 0
+
+    def first_seen(self, position: int) -> int:
+        """The first token, of a whole page, that the token at `position` sees."""
+        first = max(position - self.size.window + 1, 0)
+        return first - first % self.page_size
+
+    def behind(self, position: int) -> int:
+        """Where what a lease keeps begins when `position` tokens are computed."""
+        return self.first_seen(max(position - self.size.spare, 0))
+
+    # Matches
+
+    def cut(self, match: Match) -> Match:
+        """The longest part of a match whose last window is there. O(window), else O(length)."""
+        end = match.length
+        if self.resident(self.window_of(match)).all():
+            return match
+        gone = np.flatnonzero(~self.resident(match.slots()))
+        starts, ends = np.append(0, gone + 1), np.append(gone, end)
+        seen = np.maximum(ends - self.size.window + 1, 0)
+        end = int(ends[starts <= seen - seen % self.page_size][-1])
+        node = match.node
+        while node is not None and node.parent is not None and node.start >= end:
+            node = node.parent
+        offset = 0 if node is None else end - node.start
+        return CutMatch(end, node, offset, match.namespace, match.version, match)
+
+    def window_of(self, match: Match) -> Slots:
+        """The slots of the last tokens of a match, those that the next token sees."""
+        if match.node is None or not match.length:
+            return NO_SLOTS
+        return path_slots(match.node, self.first_seen(match.length), match.length)
+
+    # What leases do, see WindowHold
+
+    def give(self, slots: Slots, before: int | None) -> None:
+        """Private window slots for a lease's new slots, whole pages, by eviction if need be; near
+        that of the slot `before`. Raises SlotError for too few.
+        """
+        short = slots.size - self.free
+        if short > 0:
+            self.evict(short)
+        after = None if before is None or self.of[before] < 0 else int(self.of[before])
+        mine = self._allocator.allocate(slots.size // self.page_size, after=after)
+        self.of[slots] = mine
+        self._owner[mine] = slots
+        self.private += slots.size
+        self._moves.append((slots.copy(), mine))
+
+    def enter(self, slots: Slots) -> None:
+        """What was a lease's becomes the tree's, locked by the lease."""
+        mine = self.of[slots]
+        self._cached[mine] = True
+        self._locks[mine] = 1
+        self._rank[mine] = 0
+        self.private -= mine.size
+        self.locked += mine.size
+        self.held += mine.size
+
+    def replace(self, mine: Slots, theirs: Slots) -> None:
+        """The tree had a lease's tokens before, in slots of its own: they are locked, and get the
+        lease's window slots where they have none.
+        """
+        there = self.resident(theirs)
+        self.lock(theirs[there])
+        mine, theirs = mine[~there], theirs[~there]
+        if not mine.size:
+            return
+        slots = self.of[mine]
+        self.of[mine], self.of[theirs] = NONE, slots
+        self._owner[slots] = theirs
+        self.enter(theirs)
+        self._moves.append((theirs, slots))
+        self._matches_changed(theirs)
+
+    def lock(self, slots: Slots) -> None:
+        """One lock more on tokens that are all there."""
+        mine = self.of[slots]
+        fresh = int(np.count_nonzero(self._locks[mine] == 0))
+        self._locks[mine] += 1
+        self.evictable -= fresh
+        self.locked += fresh
+        self.held += mine.size
+
+    def unlock(self, slots: Slots, *, end: bool) -> None:
+        """Undo a lock. end: matches are likely to end at the last of these."""
+        mine = self.of[slots]
+        if mine.size and int(self._locks[mine].min()) < 1:
+            raise CacheError("window slots are unlocked that were not locked")
+        self._locks[mine] -= 1
+        self.held -= mine.size
+        mine = mine[self._locks[mine] == 0]
+        self.evictable += mine.size
+        self.locked -= mine.size
+        pages = 0 if end else np.arange(mine.size) // self.page_size
+        above = np.where(end | (self._rank[mine] >= _ENDS), _ENDS, 0)
+        self._rank[mine] = above + self._uses + pages
+        self._uses += 1 if end else -(-mine.size // self.page_size)
+
+    def drop(self, slots: Slots) -> None:
+        """These slots are free now, or their tokens are out of sight: private, or unlocked."""
+        mine = self.of[slots]
+        mine = mine[mine >= 0]
+        if not mine.size:
+            return
+        if self._locks[mine].any():
+            raise CacheError("window slots are freed that are locked")
+        cached = int(np.count_nonzero(self._cached[mine]))
+        self.private -= mine.size - cached
+        self.evictable -= cached
+        self._free(mine)
+
+    def pin(self, slots: Slots) -> None:
+        """A lock that is counted apart."""
+        self.lock(slots)
+        self.pinned += slots.size
+
+    def unpin(self, slots: Slots) -> None:
+        self.unlock(slots, end=True)
+        self.pinned -= slots.size
+
+    # Room
+
+    def evict(self, n_tokens: int) -> None:
+        """Make tombstones of at least `n_tokens`. O(capacity). Raises CacheError for too many."""
+        if n_tokens > self.evictable:
+            raise CacheError(f"{n_tokens} window slots to evict, {self.evictable} are evictable")
+        most = max(n_tokens, self.capacity // _QUANTA)
+        mine = np.flatnonzero(self._cached & (self._locks == 0))
+        ranks = self._rank[mine]
+        last = np.partition(ranks, min(most, mine.size) - 1)[min(most, mine.size) - 1]
+        gone = mine[ranks <= last].astype(np.int32)
+        owners = self._owner[gone]
+        self.evictable -= gone.size
+        self.evicted_tokens += gone.size
+        self._free(gone)
+        self._matches_changed(owners)
+
+    def locked_anew(self, match: Match) -> int:
+        """Tokens that are evictable as long as `match` is not locked."""
+        mine = self.of[self.window_of(match)]
+        return int(np.count_nonzero(self._locks[mine] == 0))
+
+    def given_back(self, held: Iterable[Slots], match: Match) -> int:
+        """Tokens that nothing but leases with these slots locks, and `match` would not lock."""
+        parts = list(held)
+        mine, count = np.unique(self.of[np.concatenate([NO_SLOTS, *parts])], return_counts=True)
+        alone = mine[count == self._locks[mine]]
+        return int(np.count_nonzero(~np.isin(alone, self.of[self.window_of(match)])))
+
+    def take_moves(self) -> WindowMoves | None:
+        """Where window slots are since the last call; for the device."""
+        if not self._moves:
+            return None
+        slots, mine = (np.concatenate(each) for each in zip(*self._moves, strict=True))
+        self._moves.clear()
+        return WindowMoves(slots, mine)
+
+    def _matches_changed(self, slots: Slots) -> None:
+        """The tree's tokens in these slots have gained or lost window slots: matches may end
+        elsewhere. O(1), while somebody watches O(resident tokens).
+        """
+        tree = self._tree
+        tree.version += 1
+        if tree.changes is not None:
+            for node in tree.by_id.values():
+                if node.resident and np.isin(node.slots, slots).any():
+                    tree.changes.touch(node)
+
+    def _free(self, mine: Slots) -> None:
+        self.of[self._owner[mine]] = NONE
+        self._owner[mine] = NONE
+        self._cached[mine] = False
+        self._rank[mine] = 0
+        self._allocator.free(mine)
+
+
+class WindowHold:
+    """What a lease holds of window slots: those of its tokens from `start` on.
+
+        tokens   0              start      committed      length
+                 | out of sight | locked   | private     )
+
+    The lock is a receipt: the tokens between `start` and `committed`, no others, are unlocked when
+    they come out of sight or the lease ends. ends: where matches are likely to end: where this one
+    did, where tokens stopped to agree, and where the prompt ends.
+    """
+
+    def __init__(self, windows: WindowSlots, slots: Slots, ends: Iterable[int]) -> None:
+        """slots: of all tokens that a match found."""
+        self.windows = windows
+        self.start = windows.first_seen(slots.size)
+        self._ends = tuple(ends)
+        windows.lock(slots[self.start :])
+
+    def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
+        """Give up what is out of sight once `computed` tokens are: free what is private, unlock
+        what is the tree's.
+        """
+        windows, start = self.windows, self.start
+        stop = windows.behind(computed)
+        if stop - start < max(windows.size.spare, 1):
+            return
+        self.start = stop
+        if start < committed:
+            self._unlock(start, min(stop, committed), slots)
+        if stop > committed:
+            windows.drop(slots[max(start, committed) : stop])
+
+    def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
+        """Tokens [start, upto) enter the tree. mine: (length,) all slots. theirs: of those from
+        `start` on that the tree had.
+        """
+        first, there = max(start, self.start), start + theirs.size
+        if there > first:
+            self.windows.replace(mine[first:there], theirs[first - start :])
+        if upto > max(there, first):
+            self.windows.enter(mine[max(there, first) : upto])
+
+    def release(self, committed: int, slots: Slots) -> None:
+        """Unlock all of it."""
+        self.windows.unlock(slots[self.start : committed], end=True)
+
+    def _unlock(self, start: int, stop: int, slots: Slots) -> None:
+        windows = self.windows
+        ends = np.zeros(stop - start, dtype=np.bool_)
+        size = windows.page_size
+        for end in self._ends:
+            first, last = windows.behind(end) - start, -(-end // size) * size - start
+            ends[max(first, 0) : max(last, 0)] = True
+        its = slots[start:stop]
+        windows.unlock(its[~ends], end=False)
+        windows.unlock(its[ends], end=True)

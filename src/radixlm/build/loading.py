@@ -147,18 +147,18 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         private_folder(Path(config.disk_cache))
     files = files_of(resolve_model(config.model))
     model_config = config_of(config, files)
+    _check_latents(config, model_config)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config, device)
     context = resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = _model(config, files, reached, dtype, device, progress=progress)
-    shape = (reached.n_layers, model.config.n_kv_heads, model.config.head_dim)
-    capacity = config.kv_tokens or _default_kv_tokens(config, shape, dtype, device)
+    capacity = config.kv_tokens or _default_kv_tokens(config, model.config, dtype, device)
     pin_budget = resolve_pin_budget(config, capacity, context)
     cache = make_cache(config, policy, capacity, pin_budget)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
-    pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
+    pool, table = _memory(config, model.config, cache.capacity, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     places = open_places(config, files, pool, threads, inbox.put)
     runner, adapters = _runner(config, model, pool, table, device)
@@ -243,12 +243,24 @@ def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTe
     return Tokenizer.load(tokenizer or files), ChatTemplate.load(files, template)
 
 
+def _check_latents(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError for what is not for models with latents, before they are loaded."""
+    if model.traits.latents is None:
+        return
+    if config.kv_cache_dtype == "int8":
+        raise ConfigError(
+            f"--kv-cache-dtype int8 is not for {model.model_type}, whose latents are short already"
+        )
+    if config.deterministic:
+        raise ConfigError(f"--deterministic does not know the latents of {model.model_type}")
+
+
 def _default_kv_tokens(
-    config: EngineConfig, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device
 ) -> int:
-    """shape: as `_memory`'s."""
-    coded = config.kv_cache_dtype == "int8"
-    return default_kv_tokens(bytes_per_token(*shape, dtype, coded=coded), device)
+    coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
+    shape = model.n_layers, model.n_kv_heads, model.head_dim
+    return default_kv_tokens(bytes_per_token(*shape, dtype, coded=coded, latent=latent), device)
 
 
 def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Choose:
@@ -299,19 +311,19 @@ def _checkpoint(files: ModelFiles, shape: ModelConfig) -> Checkpoint:
 
 def _memory(
     config: EngineConfig,
-    shape: tuple[int, int, int],
+    model: ModelConfig,
     capacity: int,
     longest: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[KVPool, ReqToTokenPool]:
-    """shape: layers, heads of keys and values, size of a head. Raises ConfigError."""
+    """Raises ConfigError."""
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
-    n_layers, n_heads, head_dim = shape
-    coded = config.kv_cache_dtype == "int8"
+    shape = model.n_layers, capacity, model.n_kv_heads, model.head_dim
+    coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
     try:
         return (
-            KVPool(n_layers, capacity, n_heads, head_dim, dtype, device, coded=coded),
+            KVPool(*shape, dtype, device, coded=coded, latent=latent),
             ReqToTokenPool(n_rows, longest, device),
         )
     except (RuntimeError, MemoryError, ValueError) as error:

@@ -31,17 +31,25 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def bytes_per_token(
-    n_layers: int, n_kv_heads: int, head_dim: int, dtype: torch.dtype, *, coded: bool = False
+    n_layers: int,
+    n_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    coded: bool = False,
+    latent: bool = False,
 ) -> int:
-    """Bytes that one slot takes: its keys and values in all layers. coded: see `KVPool`.
+    """Bytes that one slot takes: its keys and values in all layers. coded, latent: see `KVPool`.
 
     >>> bytes_per_token(30, 3, 64, torch.bfloat16)
     23040
     >>> bytes_per_token(30, 3, 64, torch.bfloat16, coded=True)
     12240
+    >>> bytes_per_token(27, 1, 576, torch.bfloat16, latent=True)
+    31104
     """
     head = head_dim + _SCALE.itemsize if coded else head_dim * dtype.itemsize
-    return 2 * n_layers * n_kv_heads * head
+    return (1 if latent else 2) * n_layers * n_kv_heads * head
 
 
 class KVPool:
@@ -60,6 +68,8 @@ class KVPool:
 
     says what one stands for: of a head the largest size / 127, or NaN where the head has a number
     that is not finite. Not coded, scales are empty.
+
+    latent: a token's one row is its key and its value: `values` are `keys`, the same memory.
     """
 
     def __init__(
@@ -72,17 +82,20 @@ class KVPool:
         device: torch.device | str = "cpu",
         *,
         coded: bool = False,
+        latent: bool = False,
     ) -> None:
         shape = (capacity, n_kv_heads, head_dim)
         self.capacity = capacity
         self.n_kv_heads = n_kv_heads
         self.head_dim = head_dim
         self.dtype = dtype
-        self.coded = coded
+        self.coded, self.latent = coded, latent
         self.device = torch.device(device)
         kept = torch.int8 if coded else dtype
         self.keys = tuple(_zeros(shape, kept, self.device) for _ in range(n_layers))
-        self.values = tuple(_zeros(shape, kept, self.device) for _ in range(n_layers))
+        self.values = self.keys
+        if not latent:
+            self.values = tuple(_zeros(shape, kept, self.device) for _ in range(n_layers))
         of_scales = (capacity, 2, n_kv_heads)
         none = torch.empty(0, dtype=_SCALE, device=self.device)
         self.scales = tuple(
@@ -97,7 +110,13 @@ class KVPool:
     def nbytes(self) -> int:
         """Bytes of all layers together."""
         shape = (self.n_layers, self.n_kv_heads, self.head_dim)
-        return self.capacity * bytes_per_token(*shape, self.dtype, coded=self.coded)
+        token = bytes_per_token(*shape, self.dtype, coded=self.coded, latent=self.latent)
+        return self.capacity * token
+
+    def parts(self, layer: int) -> list[Tensor]:
+        """What a layer keeps of its tokens, each memory once."""
+        made = [self.keys[layer], self.values[layer], self.scales[layer]]
+        return [part for part in made[self.latent :] if part.numel()]
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store tokens: slots (tokens,) int64, all different; k, v (tokens, n_kv_heads, head_dim).
@@ -125,7 +144,7 @@ class KVPool:
         advise = getattr(ctypes.CDLL(None), "madvise", None)
         if self.device.type != "cpu" or advise is None:
             return
-        for part in (*self.keys, *self.values, *self.scales):
+        for part in (part for layer in range(self.n_layers) for part in self.parts(layer)):
             first = -(-part.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
             end = part.data_ptr() + part[:tokens].nbytes
             if end > first:

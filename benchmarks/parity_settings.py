@@ -301,7 +301,8 @@ def largest_logit_difference(folder: Path, prompts: Sequence[Sequence[int]], dev
     checkpoint = PlainCheckpoint(folder)
     model = load_model(checkpoint, config, dtype=torch.float32, device=where, progress=False)
     theirs = load_reference(folder)
-    pool = KVPool(config.n_layers, 4_096, config.n_kv_heads, config.head_dim, torch.float32, where)
+    shape = config.n_layers, 4_096, config.n_kv_heads, config.head_dim
+    pool = KVPool(*shape, torch.float32, where, latent=config.traits.latents is not None)
     table = ReqToTokenPool(1, config.context_length, where)
     largest = 0.0
     for prompt in prompts:
@@ -314,7 +315,9 @@ def largest_logit_difference(folder: Path, prompts: Sequence[Sequence[int]], dev
         table.apply(row)
         batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)
         cap = config.traits.score_cap
-        backend = make_backend(pool, config.n_heads, windows=config.windows, cap=cap)
+        backend = make_backend(
+            pool, config.n_heads, windows=config.windows, cap=cap, expansions=model.expansions
+        )
         plan = make_plan((row,))
         attend = backend.prepare(plan, table.table, batch.slots)
         every = torch.arange(key.size, device=where)

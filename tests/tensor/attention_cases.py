@@ -16,9 +16,11 @@ from radixlm.attention.backends import Backend, CpuBackend
 from radixlm.attention.plan import Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend, parts_of
 from radixlm.core.batch import ScheduledRow, Segment
+from radixlm.layers.expansion import Expansion
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool, ReqToTokenPool
+from radixlm.models import CausalLM
 from tests.tensor.rows import extents_of, make_row
 
 # With how near sums in them come to those in float64.
@@ -257,6 +259,47 @@ def random_shapes(rng: np.random.Generator) -> list[tuple[int, int]]:
         new = int(rng.choice([1, 1, 1, 2, 7, 64, 300]))
         shapes.append((before, new))
     return shapes
+
+
+def dense_for(model: CausalLM) -> DenseAttend | DenseLatents:
+    """What a model's layers are to be given by attention."""
+    config = model.config
+    if model.expansions:
+        return DenseLatents(model.expansions)
+    return DenseAttend(config.n_kv_heads, config.windows, config.traits.score_cap)
+
+
+class DenseLatents:
+    """As `DenseAttend`, of a model with latents: each head's keys and values are made, in float64,
+    as its paper has it.
+    """
+
+    def __init__(self, expansions: Sequence[Expansion]) -> None:
+        self._expansions = expansions
+
+    def __call__(
+        self,
+        layer: int,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        up = self._expansions[layer]
+        rank, turned, plain, values = up.sizes[:4]
+        heads, count = up.n_heads, qkv.shape[0]
+        queries, latents, key = qkv.split((qkv.shape[1] - rank - turned, rank, turned), dim=1)
+        q = queries.reshape(count, heads, plain + turned)
+        q = torch.cat((q[..., :plain], rotation.turned(q[..., plain:])), dim=-1).double()
+        key = rotation.turned(key[:, None]).double().expand(-1, heads, -1)
+        weight = up.weight.double().view(heads, plain + values, rank)
+        made = torch.einsum("tr,hdr->thd", latents.double(), weight)
+        k = torch.cat((made[..., :plain], key), dim=-1)
+        scores = torch.einsum("nhd,thd->nht", q, k) * up.scale
+        seen = torch.ones(count, count, dtype=torch.bool).tril()
+        weights = scores.masked_fill(~seen[:, None], float("-inf")).softmax(-1)
+        answers = torch.einsum("nht,thd->nhd", weights, made[..., plain:])
+        return answers.flatten(1).to(qkv.dtype)
 
 
 class DenseAttend:

@@ -35,6 +35,16 @@ class Attend(Protocol):
     ) -> Tensor: ...
 
 
+class Reading(Protocol):
+    """Attention over what is in the pool already.
+
+    q: (tokens, n_heads x head_dim), contiguous within a token, queries as they are used but for the
+        factor 1 / sqrt(head_dim). Returns the same shape.
+    """
+
+    def read(self, layer: int, q: Tensor) -> Tensor: ...
+
+
 def by_layer(
     plan: AttentionPlan,
     windows: Sequence[int | None],

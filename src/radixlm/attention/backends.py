@@ -15,6 +15,7 @@ from torch import Tensor
 
 from radixlm.attention.attend import Attend, by_layer
 from radixlm.attention.direct import make_direct_kernel, scratch_bytes
+from radixlm.attention.latents import LatentBackend
 from radixlm.attention.merge import make_merge_kernel
 from radixlm.attention.place import ROWS_PER_UNIT, make_place_kernel
 from radixlm.attention.plan import AttentionPlan, Sharing
@@ -38,6 +39,7 @@ from radixlm.kernels.code_dots import has_code_dots
 from radixlm.kernels.dots import has_pairs
 from radixlm.kernels.jit import COUNTERS
 from radixlm.kernels.openmp import Worker, team, threads_for
+from radixlm.layers.expansion import Expansion
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
@@ -140,6 +142,10 @@ class CpuBackend:
             return self._attention(its, window, table, its_slots, placing)
 
         return by_layer(plan, self._windows, make, apart=pool.windows is not None)
+
+    def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
+        """What `prepare` gives where no layer has a window."""
+        return self._attention(plan, None, table, slots, self._placing(slots))
 
     def _attention(
         self,
@@ -290,20 +296,28 @@ class CpuAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         """See `Attend`."""
-        answers = self.answers
-        if answers is None:
-            answers = torch.empty((qkv.shape[0], self._width), dtype=qkv.dtype, device="cpu")
-        at, stride = qkv.data_ptr(), qkv.stride(0) * qkv.element_size()
-        pool = self._pool
-        sides = pool.keys, pool.values, pool.scales
-        keys, values, scales = (side[layer].data_ptr() for side in sides)
         arguments = self._placing.arguments
-        arguments.qkv, arguments.stride, arguments.table = at, stride, rotation.table.data_ptr()
-        arguments.keys, arguments.values, arguments.scales = keys, values, scales
+        arguments.qkv, arguments.table = qkv.data_ptr(), rotation.table.data_ptr()
+        arguments.stride = qkv.stride(0) * qkv.element_size()
+        arguments.keys, arguments.values, arguments.scales = self._places(layer)
         arguments.q_weight, arguments.k_weight = (0, 0) if norm is None else norm.addresses
         arguments.eps = 0 if norm is None else norm.eps_bits
-        sinks_at = 0 if sinks is None else sinks.data_ptr()
         self._placing(threads_for(arguments.rows, ROWS_PER_UNIT))
+        return self.read(layer, qkv, sinks)
+
+    def _places(self, layer: int) -> list[int]:
+        """Addresses of keys, values, scales."""
+        sides = self._pool.keys, self._pool.values, self._pool.scales
+        return [side[layer].data_ptr() for side in sides]
+
+    def read(self, layer: int, q: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """See `Reading`."""
+        answers = self.answers
+        if answers is None:
+            answers = torch.empty((q.shape[0], self._width), dtype=q.dtype, device="cpu")
+        at, stride = q.data_ptr(), q.stride(0) * q.element_size()
+        keys, values, scales = self._places(layer)
+        sinks_at = 0 if sinks is None else sinks.data_ptr()
         for place, worker in enumerate(self._workers):
             arguments = worker.arguments
             arguments.q, arguments.q_stride = at, stride if place < self._forward else -stride
@@ -324,12 +338,17 @@ def make_backend(
     windows: Sequence[int | None] = (),
     cap: float = 0.0,
     deterministic: bool = False,
+    expansions: Sequence[Expansion] = (),
 ) -> Backend:
     """The CPU's own where all of its parts know pools of this type, else torch's.
 
-    n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. Raises
-    ConfigError where it is not known.
+    n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. expansions: of a pool of
+    latents, each layer's. Raises ConfigError where it is not known.
     """
+    if expansions:
+        if deterministic:
+            raise ConfigError("--deterministic does not know models with latents")
+        return LatentBackend(pool, expansions, _plain_backend(pool, n_heads))
     if deterministic:
         check_deterministic(pool.dtype, pool.device)
         if any(windows):
@@ -340,6 +359,12 @@ def make_backend(
     if _is_compiled(pool.dtype, pool.device):
         return CpuBackend(pool, n_heads, windows=windows, cap=cap, deterministic=deterministic)
     return TorchBackend(pool, n_heads, windows=windows, cap=cap)
+
+
+def _plain_backend(pool: KVPool, n_heads: int) -> CpuBackend | TorchBackend:
+    """Without windows, so that what it prepares can be asked for what it reads alone."""
+    kind = CpuBackend if _is_compiled(pool.dtype, pool.device) else TorchBackend
+    return kind(pool, n_heads)
 
 
 def check_deterministic(dtype: torch.dtype, device: torch.device) -> None:

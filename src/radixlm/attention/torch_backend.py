@@ -116,6 +116,10 @@ class TorchBackend:
             apart=self._pool.windows is not None,
         )
 
+    def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> TorchAttention:
+        """What `prepare` gives where no layer has a window."""
+        return TorchAttention(self._pool, table, slots, self._group_tokens, self._cap, plan, None)
+
 
 class TorchAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
@@ -177,6 +181,13 @@ class TorchAttention:
         """See `Attend`."""
         q, k, v = parts_of(qkv, self._pool.n_kv_heads, rotation, norm)
         self._pool.write(layer, self._slots, k, v)
+        return self._read(layer, q, sinks)
+
+    def read(self, layer: int, q: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """See `Reading`."""
+        return self._read(layer, q.unflatten(1, (-1, self._pool.head_dim)), sinks)
+
+    def _read(self, layer: int, q: Tensor, sinks: Tensor | None) -> Tensor:
         in_parts = bool(self._shared) or sinks is not None
         dtype = torch.float32 if in_parts else q.dtype
         out = torch.empty(q.shape, dtype=dtype, device=q.device)

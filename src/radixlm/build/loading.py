@@ -148,18 +148,18 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         private_folder(Path(config.disk_cache))
     files = files_of(resolve_model(config.model))
     model_config = config_of(config, files)
+    _check_latents(config, model_config)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config, device)
     context = resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
     reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
     model = _model(config, files, reached, dtype, device, progress=progress)
-    shape = (reached.n_layers, model.config.n_kv_heads, model.config.head_dim)
     windows = Windows.of(config, model.config)
-    capacity = config.kv_tokens or _default_kv_tokens(config, shape, windows, dtype, device)
+    capacity = config.kv_tokens or _default_kv_tokens(config, model.config, windows, dtype, device)
     cache = _cache(config, policy, windows, capacity, context)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
-    pool, table = _memory(config, shape, cache, windows, limits.longest, dtype, device)
+    pool, table = _memory(config, model.config, cache, windows, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     places = open_places(config, files, pool, threads, inbox.put)
     runner, adapters = _runner(config, model, pool, table, device)
@@ -244,6 +244,18 @@ def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTe
     return Tokenizer.load(tokenizer or files), ChatTemplate.load(files, template)
 
 
+def _check_latents(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError for what is not for models with latents, before they are loaded."""
+    if model.traits.latents is None:
+        return
+    if config.kv_cache_dtype == "int8":
+        raise ConfigError(
+            f"--kv-cache-dtype int8 is not for {model.model_type}, whose latents are short already"
+        )
+    if config.deterministic:
+        raise ConfigError(f"--deterministic does not know the latents of {model.model_type}")
+
+
 def _cache(
     config: EngineConfig, policy: EvictionPolicy, windows: Windows, capacity: int, context: int
 ) -> RadixCache:
@@ -254,14 +266,14 @@ def _cache(
 
 def _default_kv_tokens(
     config: EngineConfig,
-    shape: tuple[int, int, int],
+    model: ModelConfig,
     windows: Windows,
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """shape: as `_memory`'s."""
-    coded = config.kv_cache_dtype == "int8"
-    of_layer = bytes_per_token(1, *shape[1:], dtype, coded=coded)
+    coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
+    shape = model.n_kv_heads, model.head_dim
+    of_layer = bytes_per_token(1, *shape, dtype, coded=coded, latent=latent)
     return default_kv_tokens(max(int(windows.paid_layers * of_layer), 1), device)
 
 
@@ -313,22 +325,25 @@ def _checkpoint(files: ModelFiles, shape: ModelConfig) -> Checkpoint:
 
 def _memory(
     config: EngineConfig,
-    shape: tuple[int, int, int],
+    model: ModelConfig,
     cache: RadixCache,
     windows: Windows,
     longest: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[KVPool, ReqToTokenPool]:
-    """shape: layers, heads of keys and values, size of a head. Raises ConfigError."""
+    """Raises ConfigError."""
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
-    n_layers, n_heads, head_dim = shape
-    coded = config.kv_cache_dtype == "int8"
+    shape = model.n_layers, cache.capacity, model.n_kv_heads, model.head_dim
+    coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
     try:
         return (
             KVPool(
-                *(n_layers, cache.capacity, n_heads, head_dim, dtype, device),
+                *shape,
+                dtype,
+                device,
                 coded=coded,
+                latent=latent,
                 windows=windows.in_pool(cache.windows),
             ),
             ReqToTokenPool(n_rows, longest, device),

@@ -16,6 +16,7 @@ from torch import Tensor
 from radixlm.kernels.chain import Together
 from radixlm.kernels.openmp import team
 from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP, named, place_of
@@ -54,6 +55,10 @@ class Router:
     def linears(self) -> Iterator[tuple[str, Linear]]:
         yield self._place, self._scores
 
+    def others(self) -> Iterator[tuple[str, Tensor]]:
+        """Weights that are no product's."""
+        yield from ()
+
 
 class SharedExpert:
     """An MLP for all tokens, weighted by the sigmoid of a gate."""
@@ -76,7 +81,10 @@ class ExpertMLP:
     is_compiled = False
 
     def __init__(
-        self, router: Router, experts: Sequence[MLP], shared: SharedExpert | None = None
+        self,
+        router: Router | GroupedRouter,
+        experts: Sequence[MLP],
+        shared: SharedExpert | MLP | None = None,
     ) -> None:
         self._router, self._experts, self._shared = router, experts, shared
 
@@ -111,6 +119,7 @@ class ExpertMLP:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from named(self.linears())
+        yield from self._router.others()
 
 
 def _products(linears: Mapping[Linear, int], x: Tensor) -> Tensor:

@@ -61,6 +61,7 @@ class YarnScaling:
     beta_fast, beta_slow: turns within `original_length` that make a frequency fast or slow.
     attention_factor: cos and sin are multiplied by it, so scores by its square.
     truncate: the blend begins and ends at whole dimensions.
+    score_factor: what attention that knows it multiplies scores by, twice (DeepSeek).
     """
 
     factor: float
@@ -69,6 +70,7 @@ class YarnScaling:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    score_factor: float = 1.0
 
     def frequencies(self, theta: float, head_dim: int) -> Tensor:
         plain = plain_frequencies(theta, head_dim)
@@ -150,6 +152,10 @@ class RopeConfig:
     def attention_factor(self) -> float:
         its = self.scaling
         return its.attention_factor if isinstance(its, YarnScaling | LongScaling) else 1.0
+
+    @property
+    def score_factor(self) -> float:
+        return self.scaling.score_factor if isinstance(self.scaling, YarnScaling) else 1.0
 
 
 class Rotation(NamedTuple):

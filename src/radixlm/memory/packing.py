@@ -33,9 +33,8 @@ class PoolBlocks:
         self._device = pool.device
         self._rows = [
             part.view(torch.uint8).flatten(1)  # (capacity, bytes of a token)
-            for layer in zip(pool.keys, pool.values, pool.scales, strict=True)
-            for part in layer
-            if part.numel()
+            for layer in range(pool.n_layers)
+            for part in pool.parts(layer)
         ]
         self._widths = [rows.shape[1] for rows in self._rows]
         self.nbytes = block_tokens * sum(self._widths)

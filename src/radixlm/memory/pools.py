@@ -33,17 +33,25 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def bytes_per_token(
-    n_layers: int, n_kv_heads: int, head_dim: int, dtype: torch.dtype, *, coded: bool = False
+    n_layers: int,
+    n_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    *,
+    coded: bool = False,
+    latent: bool = False,
 ) -> int:
-    """Bytes that one slot takes: its keys and values in all layers. coded: see `KVPool`.
+    """Bytes that one slot takes: its keys and values in all layers. coded, latent: see `KVPool`.
 
     >>> bytes_per_token(30, 3, 64, torch.bfloat16)
     23040
     >>> bytes_per_token(30, 3, 64, torch.bfloat16, coded=True)
     12240
+    >>> bytes_per_token(27, 1, 576, torch.bfloat16, latent=True)
+    31104
     """
     head = head_dim + _SCALE.itemsize if coded else head_dim * dtype.itemsize
-    return 2 * n_layers * n_kv_heads * head
+    return (1 if latent else 2) * n_layers * n_kv_heads * head
 
 
 class WindowLayers(NamedTuple):
@@ -70,6 +78,7 @@ class KVPool:
     says what one stands for: of a head the largest size / 127, or NaN where the head has a number
     that is not finite. Not coded, scales are empty.
 
+    latent: a token's one row is its key and its value: `values` are `keys`, the same memory.
     windows: these layers have other slots: window_slots[slot] (int32) is the one of the token that
     lies in `slot` in the other layers, as long as it has one there.
     """
@@ -84,6 +93,7 @@ class KVPool:
         device: torch.device | str = "cpu",
         *,
         coded: bool = False,
+        latent: bool = False,
         windows: WindowLayers | None = None,
     ) -> None:
         shape = (n_kv_heads, head_dim)
@@ -97,11 +107,13 @@ class KVPool:
         self.n_kv_heads = n_kv_heads
         self.head_dim = head_dim
         self.dtype = dtype
-        self.coded = coded
+        self.coded, self.latent = coded, latent
         self.device = torch.device(device)
         kept = torch.int8 if coded else dtype
         self.keys = tuple(_zeros((size, *shape), kept, self.device) for size in sizes)
-        self.values = tuple(_zeros((size, *shape), kept, self.device) for size in sizes)
+        self.values = self.keys
+        if not latent:
+            self.values = tuple(_zeros((size, *shape), kept, self.device) for size in sizes)
         none = torch.empty(0, dtype=_SCALE, device=self.device)
         self.scales = tuple(
             _zeros((size, 2, n_kv_heads), _SCALE, self.device) if coded else none for size in sizes
@@ -114,12 +126,18 @@ class KVPool:
     @property
     def layer_bytes(self) -> int:
         """Bytes of one token in one layer."""
-        return bytes_per_token(1, self.n_kv_heads, self.head_dim, self.dtype, coded=self.coded)
+        kind = {"coded": self.coded, "latent": self.latent}
+        return bytes_per_token(1, self.n_kv_heads, self.head_dim, self.dtype, **kind)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all layers together."""
         return self.layer_bytes * sum(len(keys) for keys in self.keys)
+
+    def parts(self, layer: int) -> list[Tensor]:
+        """What a layer keeps of its tokens, each memory once."""
+        made = [self.keys[layer], self.values[layer], self.scales[layer]]
+        return [part for part in made[self.latent :] if part.numel()]
 
     def move(self, moves: WindowMoves) -> None:
         """Follow what a batch says of window slots."""
@@ -153,7 +171,7 @@ class KVPool:
         advise = getattr(ctypes.CDLL(None), "madvise", None)
         if self.device.type != "cpu" or advise is None:
             return
-        for part in (*self.keys, *self.values, *self.scales):
+        for part in (part for layer in range(self.n_layers) for part in self.parts(layer)):
             first = -(-part.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
             end = part.data_ptr() + part[:tokens].nbytes
             if end > first:

@@ -11,6 +11,7 @@ from torch import Tensor
 from radixlm.attention.attend import Attend
 from radixlm.attention.backends import CpuAttention
 from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.expansion import Expansion
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, Places
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
 from radixlm.layers.lora import Multiply
@@ -34,7 +35,7 @@ class CausalLM:
         ropes = config.ropes or (config.rope,) * config.n_layers
         kinds = list(dict.fromkeys(ropes))
         self.rotaries = [
-            Rotary(rope, config.head_dim, config.context_length, options) for rope in kinds
+            Rotary(rope, config.turning_dim, config.context_length, options) for rope in kinds
         ]
         self._turning = [kinds.index(rope) for rope in ropes]
         self.layers = [DecoderLayer(config, layer, options) for layer in range(config.n_layers)]
@@ -111,6 +112,12 @@ class CausalLM:
             for place, linear in layer.linears():
                 yield f"model.layers.{index}.{place}", linear
         yield "", self.head
+
+    @property
+    def expansions(self) -> list[Expansion]:
+        """What attention makes keys and values with, of each layer; empty: it is given them."""
+        found = (layer.attention.expansion for layer in self.layers)
+        return [expansion for expansion in found if expansion is not None]
 
     def adaptable(self) -> Iterator[tuple[str, Linear]]:
         """Products that adapters may add to, and where their names begin."""

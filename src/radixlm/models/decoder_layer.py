@@ -11,11 +11,13 @@ from radixlm.attention.attend import Attend
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.experts import ExpertMLP, Router, SharedExpert
 from radixlm.layers.few_tokens import ANYWHERE, Places
+from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP
 from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm
 from radixlm.layers.rotary import Rotation
+from radixlm.models.latent_projections import LatentProjections
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Experts
 
@@ -33,6 +35,8 @@ def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNor
 
 class SelfAttention:
     """Projections around the attention of one layer."""
+
+    expansion = None
 
     def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
         self.layer = layer
@@ -78,6 +82,10 @@ class SelfAttention:
         answers = attend(self.layer, qkv, rotation, self.norm, self.sinks)
         return multiply(self.output, answers, at.part)
 
+    def linears(self) -> list[Linear]:
+        """In the order in which they are computed."""
+        return [self.qkv, self.output]
+
     def named_weights(self) -> NamedWeights:
         yield from self.qkv.named_weights()
         yield from self.output.named_weights()
@@ -96,7 +104,8 @@ class DecoderLayer:
     def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
         self._traits = traits = config.traits
         names = traits.norms
-        self.attention = SelfAttention(config, layer, options)
+        kind = SelfAttention if traits.latents is None else LatentProjections
+        self.attention: SelfAttention | LatentProjections = kind(config, layer, options)
         self.mlp = _mlp(config, layer, options)
         norm, mlp_norm = (
             make_norm(config, options) if name else NoNorm()
@@ -143,15 +152,15 @@ class DecoderLayer:
 
     def adaptable(self) -> Iterator[tuple[str, Linear]]:
         """Products that adapters may add to, see `linears`."""
-        known = [self.attention.qkv, self.attention.output]
+        known = self.attention.linears()
         if isinstance(self.mlp, MLP):
             known += [self.mlp.gate_up, self.mlp.down]
         return ((place, linear) for place, linear in self.linears() if linear in known)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """All products, in the order in which they are computed, and where their names begin."""
-        yield "self_attn.", self.attention.qkv
-        yield "self_attn.", self.attention.output
+        for linear in self.attention.linears():
+            yield "self_attn.", linear
         for place, linear in self.mlp.linears():
             yield f"{self._traits.mlp}.{place}", linear
 
@@ -191,16 +200,7 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
         bias = traits.bias
         return MLP(hidden, size, options, bias=bias, gate_up=gate_up, down=down, activation=act)
 
-    router = Router(
-        hidden,
-        traits.number,
-        options,
-        name=traits.router,
-        chosen=traits.chosen,
-        renormalised=traits.renormalised,
-        bias=traits.bias,
-        scale=config.traits.residual,
-    )
+    router = _router(config, traits, options)
     experts = [
         mlp(
             traits.size,
@@ -209,12 +209,38 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
         )
         for number in range(traits.number)
     ]
-    shared = None
+    shared: SharedExpert | MLP | None = None
     if traits.shared:
-        place = "shared_expert."
-        its = mlp(traits.shared, (f"{place}gate_proj", f"{place}up_proj"), f"{place}down_proj")
-        shared = SharedExpert(its, hidden, options, gate="shared_expert_gate")
+        place = f"{traits.shared_place}."
+        shared = mlp(traits.shared, (f"{place}gate_proj", f"{place}up_proj"), f"{place}down_proj")
+        if traits.shared_gate:
+            shared = SharedExpert(shared, hidden, options, gate=traits.shared_gate)
     return ExpertMLP(router, experts, shared)
+
+
+def _router(config: ModelConfig, traits: Experts, options: TensorOptions) -> Router | GroupedRouter:
+    scale = config.traits.residual * traits.scale
+    if traits.routing is None:
+        return Router(
+            config.hidden_size,
+            traits.number,
+            options,
+            name=traits.router,
+            chosen=traits.chosen,
+            renormalised=traits.renormalised,
+            bias=traits.bias,
+            scale=scale,
+        )
+    return GroupedRouter(
+        config.hidden_size,
+        traits.number,
+        options,
+        traits.routing,
+        name=traits.router,
+        chosen=traits.chosen,
+        renormalised=traits.renormalised,
+        scale=scale,
+    )
 
 
 def under(prefix: str, weights: NamedWeights) -> NamedWeights:

@@ -6,6 +6,7 @@ attention, residual           queries, or their norms, and what layers add are m
 norms.base                    is added
 experts.stacked               one tensor is one for each expert
 experts.paired                rows of gates come first, then those of up
+spare_layers                  left out: they only propose tokens, which the model then would check
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import Checkpoint
@@ -77,7 +79,28 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     return made
 
 
+def _latent_folds(config: ModelConfig, sizes: LatentSizes) -> dict[str, Fold]:
+    """What turns together of queries and rows stands half of what turns apart."""
+    if not config.traits.interleaved:
+        return {}
+    turned = torch.arange(sizes.turned).view(-1, 2).t().flatten()
+
+    def after(stays: int, heads: int) -> Fold:
+        order = torch.cat((torch.arange(stays), turned + stays))
+        return Fold(order=_of_heads(order, stays + sizes.turned, heads))
+
+    queries = "q_b_proj" if sizes.queries else "q_proj"
+    rows = after(sizes.rank, 1)
+    return {
+        f"self_attn.{queries}.weight": after(sizes.plain, config.n_heads),
+        "self_attn.kv_a_proj_with_mqa.weight": rows,
+        "self_attn.kv_a_proj_with_mqa.bias": rows,
+    }
+
+
 def _attention_folds(config: ModelConfig) -> dict[str, Fold]:
+    if config.traits.latents is not None:
+        return _latent_folds(config, config.traits.latents)
     traits, heads = config.traits, (config.n_heads, config.n_kv_heads)
     order, factor = _order(config), 1.0
     if traits.attention is not None:
@@ -185,7 +208,13 @@ class Folded:
         self._parts: dict[str, tuple[str, int, bool]] = {}
         # What was read last, of which more may be wanted.
         self._stack: tuple[str, Tensor | QuantizedWeight] | None = None
+        spare = tuple(
+            f"model.layers.{config.n_layers + layer}."
+            for layer in range(config.traits.spare_layers)
+        )
         for name, shape in checkpoint.shapes.items():
+            if spare and name.startswith(spare):
+                continue
             end = next((end for end in stacks if name.endswith(end)), None)
             if end is None or len(shape) != stacks[end].sizes:
                 self.shapes[name] = shape

@@ -150,7 +150,8 @@ def _yarn(fields: _Yarn, original: int, length: int) -> YarnScaling:
             weights = fields.mscale, fields.mscale_all_dim
             attention_factor = _mscale(factor, weights[0]) / _mscale(factor, weights[1])
     betas = fields.beta_fast, fields.beta_slow
-    return YarnScaling(factor, original, attention_factor, *betas, fields.truncate)
+    score_factor = _mscale(factor, fields.mscale_all_dim)
+    return YarnScaling(factor, original, attention_factor, *betas, fields.truncate, score_factor)
 
 
 def _mscale(factor: float, weight: float) -> float:

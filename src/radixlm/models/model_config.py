@@ -26,6 +26,7 @@ _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalt
 class ModelConfig:
     """A decoder's shape. Sizes are in elements, `context_length` is in tokens.
 
+    n_kv_heads, head_dim: of what the pool keeps; with latents their one row.
     ropes: of each layer, as `HFConfig.ropes`; empty: all have `rope`.
     dtype: the checkpoint's own type; what the weights are loaded as is the caller's choice.
     eos_token_ids: any of them ends an answer; from generation_config.json and config.json alike.
@@ -48,6 +49,12 @@ class ModelConfig:
     dtype: torch.dtype
     eos_token_ids: frozenset[int]
     bos_token_id: int | None
+
+    @property
+    def turning_dim(self) -> int:
+        """Numbers of a head that positions are encoded in, or could be."""
+        latents = self.traits.latents
+        return self.head_dim if latents is None else latents.turned
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -82,9 +89,13 @@ class ModelConfig:
             divisor = f"a divisor of {n_heads} attention heads"
             raise unsupported("num_key_value_heads", n_kv_heads, divisor)
         head_dim = hf.head_dim or hf.hidden_size // n_heads
-        if head_dim % 2:
+        turning = head_dim
+        if traits.latents is not None:
+            # What all heads read.
+            n_kv_heads, head_dim, turning = 1, traits.latents.row, traits.latents.turned
+        elif head_dim % 2:
             raise unsupported("head_dim", hf.head_dim, f"an even number, but it is {head_dim}")
-        _check_rope(rope, head_dim)
+        _check_rope(rope, turning)
         return cls(
             model_type=str(name),
             vocab_size=hf.vocab_size,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from radixlm.layers.expansion import LatentSizes
+from radixlm.layers.grouped_router import Routing
 from radixlm.layers.mlps import Clamped
 
 
@@ -40,7 +42,8 @@ class Experts(NamedTuple):
 
     number, chosen: how many there are, and how many a token gets. size: of each.
     renormalised: the chosen ones' weights sum to 1.
-    shared: the size of one more, which all tokens get, weighted by a gate of its own; 0: none.
+    shared: the size of one more, which all tokens get; 0: none. shared_place, shared_gate: names of
+        it and of the gate that weighs it; empty: nothing does. scale: of the chosen ones' weights.
     layers: which ones have experts; empty: all.
     router, gate_up, down: names of weights, with {} for an expert's number. bias: all have one.
     stacked: one tensor has all experts' of a name: (experts, out, in) in rows; (experts, in, out),
@@ -53,6 +56,10 @@ class Experts(NamedTuple):
     size: int
     renormalised: bool
     shared: int = 0
+    shared_place: str = "shared_expert"
+    shared_gate: str = "shared_expert_gate"
+    scale: float = 1.0
+    routing: Routing | None = None
     layers: tuple[bool, ...] = ()
     router: str = "gate"
     gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")
@@ -77,6 +84,8 @@ class Traits(NamedTuple):
     attention: what scores are multiplied by; None: 1 / sqrt(head_dim).
     score_cap, logits_cap: neither is above it, see `capped` of `kernels.dots`; 0: there is none.
     sinks: each head has a score that gives its weight to nothing.
+    latents: keys and values are made of a row that all heads have together; None: they are not.
+    spare_layers: layers that checkpoints have after the last one, which predict further tokens.
     """
 
     qkv_bias: bool = False
@@ -101,3 +110,5 @@ class Traits(NamedTuple):
     score_cap: float = 0.0
     logits_cap: float = 0.0
     sinks: bool = False
+    latents: LatentSizes | None = None
+    spare_layers: int = 0

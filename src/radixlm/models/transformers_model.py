@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from radixlm.attention.attend import Attend
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.expansion import Expansion
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import RopeConfig, Rotation
@@ -165,6 +166,7 @@ class TransformersModel:
         if "position_ids" not in inspect.signature(model.forward).parameters:
             raise _refused(config.model_type, "it takes no positions")
         self.config = self._asked(config)
+        self.expansions: tuple[Expansion, ...] = ()
 
     @torch.inference_mode()
     def forward(

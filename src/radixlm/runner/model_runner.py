@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import AttentionPlan, make_plan
 from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
+from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Adapted
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models.model_config import ModelConfig
@@ -105,6 +106,10 @@ class Model(Protocol):
     @property
     def config(self) -> ModelConfig: ...
 
+    @property
+    def expansions(self) -> Sequence[Expansion]:
+        """Of each layer, where the pool keeps latents; else empty."""
+
     def forward(
         self,
         token_ids: Tensor,
@@ -153,6 +158,7 @@ class ModelRunner:
             windows=config.windows,
             cap=config.traits.score_cap,
             deterministic=deterministic,
+            expansions=model.expansions,
         )
         if self._device.type == "cpu":
             forbid_kernel()  # not in the first step that needs it: others are in it

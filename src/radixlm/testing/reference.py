@@ -39,10 +39,36 @@ ARCHITECTURES = {
     "cohere2": transformers.Cohere2Config,
     "olmo3": transformers.Olmo3Config,
     "gpt_oss": transformers.GptOssConfig,
+    "deepseek_v2": transformers.DeepseekV2Config,
+    "deepseek_v3": transformers.DeepseekV3Config,
 }
 _WINDOWS = {
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
+# Rows of 32 numbers; layers without experts and with them, in groups.
+_LATENTS = {
+    "head_dim": 8,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "q_lora_rank": 20,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+        "original_max_position_embeddings": 256,
+        "rope_theta": 10_000.0,
+    },
 }
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -105,6 +131,13 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {**_WINDOWS, "query_pre_attn_scalar": 24},
     "cohere2": _WINDOWS,
     "olmo3": {**_WINDOWS, "pad_token_id": None},
+    "deepseek_v2": {
+        **_LATENTS,
+        "topk_method": "group_limited_greedy",
+        "n_shared_experts": 2,
+        "routed_scaling_factor": 1.7,
+    },
+    "deepseek_v3": _LATENTS,
 }
 
 
@@ -145,6 +178,9 @@ def make_checkpoint(
             if parameter.dim() == 1 or name.endswith("_bias"):
                 mean = 0.0 if name.endswith("bias") else 1.0
                 torch.nn.init.normal_(parameter, mean, 0.3)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.normal_(0.0, 0.3)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)

@@ -16,7 +16,7 @@ from radixlm.testing.reference import (
     make_checkpoint,
     reference_logits,
 )
-from tests.tensor.attention_cases import DenseAttend
+from tests.tensor.attention_cases import DenseAttend, dense_for
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4
@@ -32,9 +32,7 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
 @torch.inference_mode()
 def logits(model: CausalLM, token_ids: list[int], first_position: int = 0) -> Tensor:
     rows = torch.arange(len(token_ids))
-    config = model.config
-    attend = DenseAttend(config.n_kv_heads, config.windows, config.traits.score_cap)
-    return model.forward(torch.tensor(token_ids), rows + first_position, attend, rows)
+    return model.forward(torch.tensor(token_ids), rows + first_position, dense_for(model), rows)
 
 
 def tokens(n: int) -> list[int]:
@@ -54,6 +52,10 @@ def tokens(n: int) -> list[int]:
             for name in ARCHITECTURES
         ),
         ("qwen3", {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": True}),
+        ("deepseek_v2", {"q_lora_rank": None, "topk_method": "greedy", "n_group": None}),
+        ("deepseek_v3", {"attention_bias": True, "rope_interleave": False}),
+        ("deepseek_v3", {"norm_topk_prob": False, "n_shared_experts": 2, "topk_group": 4}),
+        ("deepseek_v3", {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}),
     ],
 )
 def test_logits_equal_transformers(

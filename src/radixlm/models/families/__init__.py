@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from radixlm.models.families.cohere import Cohere, Cohere2
+from radixlm.models.families.deepseek import DeepseekV2, DeepseekV3
 from radixlm.models.families.gemma import Gemma, Gemma2, Gemma3
 from radixlm.models.families.glm import Glm, Glm4
 from radixlm.models.families.gpt_oss import GptOss
@@ -51,5 +52,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "cohere2": Cohere2,
         "olmo3": Olmo3,
         "gpt_oss": GptOss,
+        "deepseek_v2": DeepseekV2,
+        "deepseek_v3": DeepseekV3,
     }
 )

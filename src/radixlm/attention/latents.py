@@ -1,0 +1,221 @@
+"""Attention over a pool of latents, see `expansion`.
+
+Few new tokens meet latents absorbed: as one key head of `row` numbers, which all heads of all
+readers of a node read once, by the kernels that other models have. Many new tokens of one row meet
+keys and values that are made of its context again, piece by piece: a pair of a query and a key then
+costs a third, or less. Which it is the plan says, row by row.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from radixlm.attention.attend import Attend, Reading
+from radixlm.attention.plan import AttentionPlan, RowSpan, Sharing
+from radixlm.attention.torch_parts import attend_part, merge
+from radixlm.layers.expansion import Expansion, LatentSizes
+from radixlm.layers.linear import QueryKeyNorm
+from radixlm.layers.rotary import Rotation
+from radixlm.memory.pools import KVPool
+
+# Tokens of a context that are expanded together.
+_PIECE = 512
+# Fewer new tokens are not worth calls of their own.
+_LEAST_NEW = 16
+
+
+class Reader(Protocol):
+    """What reads absorbed: a backend of a pool whose values are its keys."""
+
+    sharing: Sharing
+
+    def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Reading: ...
+
+
+class LatentBackend:
+    """A `Backend` of a pool of latents. expansions: of each layer. reader: of the same pool, for as
+    many heads.
+    """
+
+    def __init__(self, pool: KVPool, expansions: Sequence[Expansion], reader: Reader) -> None:
+        self._pool, self._expansions, self._reader = pool, expansions, reader
+        largest = min(reader.sharing.largest, least_expanded(expansions[0].sizes) - 1)
+        self.sharing = reader.sharing._replace(largest=max(largest, 1))
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+        """See `Backend`."""
+        sizes = self._expansions[0].sizes
+        large = [span for span in plan.rows if pays_expanded(span, sizes)]
+        few, tokens = plan, None
+        if large:
+            few, tokens = _without(plan, large, slots.device)
+        reading = None
+        if few.rows:
+            its = slots if tokens is None else slots[tokens]
+            reading = self._reader.reading(few, table, its)
+        whole = [_Whole(span, table[span.table_row, : span.end].long()) for span in large]
+        return LatentAttention(self._pool, self._expansions, slots, tokens, reading, whole)
+
+
+def least_expanded(sizes: LatentSizes) -> int:
+    """The fewest new tokens that gain by an expanded context, however long that is: a token of it
+    is expanded by `rank x (plain + values)` products for a head, and then saves each of them some.
+    """
+    saved = _saved(sizes)
+    made = sizes.rank * (sizes.plain + sizes.values)
+    return max(-(-made // saved), _LEAST_NEW) if saved > 0 else sys.maxsize
+
+
+def pays_expanded(span: RowSpan, sizes: LatentSizes) -> bool:
+    """Whether a row's context is expanded: it reads all of that by itself, and what pairs of a
+    query and a key save is more than what tokens before the new ones cost. (New tokens are
+    multiplied by as much either way.)
+    """
+    n, before = span.n_new, span.context - span.n_new
+    if span.start or n < _LEAST_NEW:
+        return False
+    cost = before * sizes.rank * (sizes.plain + sizes.values)
+    return cost < _saved(sizes) * (n * before + n * (n + 1) // 2)
+
+
+def _saved(sizes: LatentSizes) -> int:
+    """Products of one query and one key, and of its weight and its value."""
+    return 2 * (sizes.row - max(sizes.key, sizes.values))
+
+
+def _without(
+    plan: AttentionPlan, large: Sequence[RowSpan], device: torch.device
+) -> tuple[AttentionPlan, Tensor]:
+    """The plan of the other rows, as if these were all, and which tokens of the step they have. No
+    row that is left out reads with others.
+    """
+    taken = {span.token for span in large}
+    rows: list[RowSpan] = []
+    tokens: list[int] = []
+    place: dict[int, int] = {}
+    for span in plan.rows:
+        place[span.token] = len(tokens)
+        if span.token not in taken:
+            rows.append(span._replace(token=len(tokens)))
+            tokens += range(span.token, span.token + span.n_new)
+    shared = []
+    for read in plan.shared:
+        first = place[read.first]
+        shared.append(read._replace(first=first, stop=first + read.stop - read.first))
+    made = AttentionPlan(tuple(shared), tuple(rows), sum(span.end for span in rows))
+    return made, torch.tensor(tokens, dtype=torch.int64, device=device)
+
+
+class _Whole(NamedTuple):
+    """A row whose context is expanded. slots: (context,) int64."""
+
+    span: RowSpan
+    slots: Tensor
+
+
+class LatentAttention:
+    """One step's attention (an `Attend`): made for a plan, called once per layer.
+
+    qkv: of each new token the heads' queries, plain and then turned numbers, and its latent row.
+    tokens: those of the step that `reading` is for; None: all. whole: rows of the others.
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        expansions: Sequence[Expansion],
+        slots: Tensor,
+        tokens: Tensor | None,
+        reading: Reading | None,
+        whole: Sequence[_Whole],
+    ) -> None:
+        self._pool, self._expansions, self._slots = pool, expansions, slots
+        self._tokens, self._reading, self._whole = tokens, reading, whole
+
+    def __call__(
+        self,
+        layer: int,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None = None,  # noqa: ARG002
+        sinks: Tensor | None = None,  # noqa: ARG002
+    ) -> Tensor:
+        """See `Attend`; there are neither norms of heads nor sinks. Returns (tokens, heads x
+        values).
+        """
+        up = self._expansions[layer]
+        sizes, heads = up.sizes, up.n_heads
+        queries, row = qkv.split_with_sizes((heads * sizes.key, sizes.row), dim=1)
+        row[:, sizes.rank :] = rotation.turned(row[:, None, sizes.rank :])[:, 0]
+        self._pool.keys[layer].index_copy_(0, self._slots, row.unsqueeze(1))
+        q = queries.view(-1, heads, sizes.key)
+        q[..., sizes.plain :] = rotation.turned(q[..., sizes.plain :])
+        if self._reading is not None and self._tokens is None:
+            return self._absorbed(self._reading, layer, q).flatten(1)
+        out = q.new_empty(q.shape[0], heads, sizes.values)
+        if self._reading is not None and self._tokens is not None:
+            few = self._absorbed(self._reading, layer, q.index_select(0, self._tokens))
+            out.index_copy_(0, self._tokens, few)
+        for row_of in self._whole:
+            new = slice(row_of.span.token, row_of.span.token + row_of.span.n_new)
+            out[new] = self._expanded(layer, q[new], row_of.slots)
+        return out.flatten(1)
+
+    def _absorbed(self, reading: Reading, layer: int, q: Tensor) -> Tensor:
+        """(tokens, heads, key) -> (tokens, heads, values)."""
+        up = self._expansions[layer]
+        sizes = up.sizes
+        # Kernels divide by the root of what they take for a head's size.
+        factor = up.scale * math.sqrt(sizes.row)
+        made = q.new_empty(q.shape[0], up.n_heads, sizes.row)
+        made[..., : sizes.rank] = up.absorbed(q[..., : sizes.plain]).mul_(factor)
+        made[..., sizes.rank :] = q[..., sizes.plain :].float() * factor
+        mixed = reading.read(layer, made.flatten(1)).view(made.shape)
+        return up.values_of(mixed[..., : sizes.rank]).to(q.dtype)
+
+    def _expanded(self, layer: int, q: Tensor, slots: Tensor) -> Tensor:
+        """A row's new tokens, (n, heads, key) -> (n, heads, values), the last of its `slots`."""
+        up = self._expansions[layer]
+        sizes = up.sizes
+        # Torch's kernel wants values as wide as keys.
+        width = max(sizes.key, sizes.values)
+        query = q.new_zeros(1, up.n_heads, q.shape[0], width, dtype=up.weight.dtype)
+        query[0, ..., : sizes.key] = q.transpose(0, 1)
+        keys, values = query.new_zeros(2, 1, up.n_heads, _PIECE, width).unbind()
+        out = query.new_empty(query.shape, dtype=torch.float32)
+        lse = out.new_empty(out.shape[:3])
+        before = slots.numel() - q.shape[0]
+        for start, stop in _pieces(before, slots.numel()):
+            rows = self._pool.keys[layer][slots[start:stop], 0]
+            of_keys, of_values = up.expanded(rows[:, : sizes.rank])
+            size = stop - start
+            keys[0, :, :size, : sizes.plain] = of_keys.transpose(0, 1)
+            keys[0, :, :size, sizes.plain : sizes.key] = rows[:, sizes.rank :]
+            values[0, :, :size, : sizes.values] = of_values.transpose(0, 1)
+            first = max(start - before, 0)
+            mask = None
+            if stop > before:
+                barred = query.new_full((q.shape[0] - first, size), -math.inf)
+                mask = barred.triu_(1)
+            part, part_lse = attend_part(
+                query[:, :, first:], keys[:, :, :size], values[:, :, :size], mask, up.scale
+            )
+            if start == 0:
+                out.copy_(part)
+                lse.copy_(part_lse)
+            else:
+                merge(out[:, :, first:], lse[:, :, first:], part, part_lse)
+        return out[0, ..., : sizes.values].transpose(0, 1).to(q.dtype)
+
+
+def _pieces(before: int, context: int) -> Iterator[tuple[int, int]]:
+    """Of tokens before the new ones, then of these: queries of one piece are masked in it alone."""
+    ends = {*range(0, before, _PIECE), *range(before, context, _PIECE), context}
+    return pairwise(sorted(ends))

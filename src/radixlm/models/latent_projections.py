@@ -1,0 +1,82 @@
+"""What is around attention over latents: queries, perhaps by latents of their own, and a token's
+row, which is kept as it is (DeepSeek-V2, 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from radixlm.attention.attend import Attend
+from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.expansion import Expansion, LatentSizes
+from radixlm.layers.few_tokens import ANYWHERE, Places
+from radixlm.layers.linear import Linear, RMSNorm
+from radixlm.layers.lora import Multiply
+from radixlm.layers.rotary import Rotation
+from radixlm.models.model_config import ModelConfig
+
+# Of the latents' norms, whatever the config says of others.
+_EPS = 1e-6
+
+
+class LatentProjections:
+    """In place of `SelfAttention`, of a model that has `latents`."""
+
+    is_compiled = False
+
+    def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
+        traits, hidden, heads = config.traits, config.hidden_size, config.n_heads
+        self.layer = layer
+        self._sizes = sizes = _sizes_of(config)
+        queries = {"q_a_proj": sizes.queries} if sizes.queries else {"q_proj": heads * sizes.key}
+        parts = {**queries, "kv_a_proj_with_mqa": sizes.row}
+        self.down = Linear(hidden, parts, options, bias=traits.qkv_bias)
+        self.up: Linear | None = None
+        if sizes.queries:
+            self.query_norm = RMSNorm(sizes.queries, _EPS, options)
+            self.up = Linear(sizes.queries, {"q_b_proj": heads * sizes.key}, options, bias=False)
+        self.norm = RMSNorm(sizes.rank, _EPS, options)
+        scale = sizes.key**-0.5 * config.rope.score_factor**2
+        self.expansion = Expansion(sizes, heads, scale, options)
+        width = heads * sizes.values
+        self.output = Linear(width, {"o_proj": hidden}, options, bias=traits.output_bias)
+
+    def __call__(
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        attend: Attend,
+        at: Places = ANYWHERE,
+        multiply: Multiply = Linear.__call__,
+    ) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size). at, multiply: see `SelfAttention`."""
+        sizes = self._sizes
+        made = multiply(self.down, x, None)
+        queries, latent, turned = made.split_with_sizes(
+            (made.shape[1] - sizes.row, sizes.rank, sizes.turned), dim=1
+        )
+        if self.up is not None:
+            queries = multiply(self.up, self.query_norm(queries.contiguous()), None)
+        qkv = torch.cat((queries, self.norm(latent.contiguous()), turned), dim=1)
+        return multiply(self.output, attend(self.layer, qkv, rotation, None), at.part)
+
+    def linears(self) -> list[Linear]:
+        """In the order in which they are computed."""
+        return [self.down, *([] if self.up is None else [self.up]), self.output]
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        for linear in self.linears():
+            yield from linear.named_weights()
+        if self.up is not None:
+            yield "q_a_layernorm.weight", self.query_norm.weight
+        yield "kv_a_layernorm.weight", self.norm.weight
+        yield "kv_b_proj.weight", self.expansion.weight
+
+
+def _sizes_of(config: ModelConfig) -> LatentSizes:
+    if config.traits.latents is None:
+        raise ValueError(f"{config.model_type} has no latents")
+    return config.traits.latents

@@ -145,7 +145,7 @@ class CpuBackend:
 
     def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
         """What `prepare` gives where no layer has a window."""
-        return self._attention(plan, None, table, slots, self._placing(slots))
+        return self._attention(plan, None, table, slots, self._placing(slots, self._pool.capacity))
 
     def _attention(
         self,

@@ -4,42 +4,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from concurrent import futures
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import torch
 
 from radixlm.attention.backends import check_deterministic
 from radixlm.build.model_impl import by_transformers, config_of, load_foreign
 from radixlm.build.places import open_places
+from radixlm.build.rank_setup import Beside, ParallelRanks, start_ranks
 from radixlm.build.resolve import (
     resolve_context,
     resolve_device,
     resolve_dtype,
     resolve_threads,
 )
-from radixlm.cache import RadixCache, make_policy
+from radixlm.build.warming import warm_up
+from radixlm.cache import make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError
-from radixlm.core.grammar import Grammar
 from radixlm.core.model_files import ModelFile, ModelFiles, files_of
-from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
+from radixlm.engine import EngineClient, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, NamedPath
 from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
 from radixlm.engine.engine_core import Runner
-from radixlm.engine.input_processor import new_request
 from radixlm.engine.loop import Inbound
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
 from radixlm.layers.linear import Quantize
 from radixlm.layers.quantized import quantize
+from radixlm.layers.split import Split
 from radixlm.layers.ways import Choose, ProductTable, one_way
 from radixlm.memory.pools import (
     MOST_TOKENS,
@@ -53,10 +51,11 @@ from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, recommended_sampling
 from radixlm.models.quantized_checkpoints import open_checkpoint
-from radixlm.models.safetensors_files import Checkpoint
+from radixlm.models.safetensors_files import CutCheckpoint
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
+from radixlm.runner.ranks import leading
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_model
@@ -65,14 +64,10 @@ from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.build")
 
-# What warms an engine: pages of its cache; tokens that prompts share, have alone, and are answered.
-_PAGES = 64
-_SHARED, _OWN, _ANSWER = 10, 6, 3
 QUANTIZERS: Mapping[str, Quantize] = {
     "int8": partial(quantize, bits=8),
     "int4": partial(quantize, bits=4, group=32),
 }
-_ANY_GRAMMAR = Grammar.regex("a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +120,12 @@ class Loaded:
 
 def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> Loaded:
     """Load the model, start its engine. warm: and its kernels. Raises ConfigError, ModelError."""
-    with _computing(config) as threads:
-        return _load(config, threads, progress=progress, warm=warm)
+    if config.disk_cache is not None:  # said before the model is loaded
+        private_folder(Path(config.disk_cache))
+    with _computing(config) as threads, ExitStack() as if_it_fails:
+        loaded = _load(config, threads, if_it_fails, progress=progress, warm=warm)
+        if_it_fails.pop_all()
+    return loaded
 
 
 @contextmanager
@@ -141,27 +140,28 @@ def _computing(config: EngineConfig) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> Loaded:
+def _load(
+    config: EngineConfig, threads: int, if_it_fails: ExitStack, *, progress: bool, warm: bool
+) -> Loaded:
     policy = make_policy(config.eviction_policy)
-    if config.disk_cache is not None:  # said before the model is loaded
-        private_folder(Path(config.disk_cache))
     files = files_of(resolve_model(config.model))
     model_config = config_of(config, files)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model_config, device)
     context = resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
-    reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
-    model = _model(config, files, reached, dtype, device, progress=progress)
-    shape = (reached.n_layers, model.config.n_kv_heads, model.config.head_dim)
-    capacity = config.kv_tokens or _default_kv_tokens(config, shape, dtype, device)
+    ranks = start_ranks(config, files, model_config, device, threads, if_it_fails)
+    reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
+    model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
+    shape = shape_of(model)
+    capacity = _capacity(config, shape, dtype, device, ranks)
     pin_budget = resolve_pin_budget(config, capacity, context)
     cache = make_cache(config, policy, capacity, pin_budget)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
-    pool, table = _memory(config, shape, cache.capacity, limits.longest, dtype, device)
+    pool, table = make_memory(config, shape, cache.capacity, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     places = open_places(config, files, pool, threads, inbox.put)
-    runner, adapters = _runner(config, model, pool, table, device)
+    runner, adapters = _runner(config, model, pool, table, device, ranks)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
@@ -188,17 +188,16 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
     processor = InputProcessor(limits, eos, grammars)
     masks = MaskFiller(limits.vocab_size)
     if warm:
-        begun = grammars.submit(_ANY_GRAMMAR)  # its process starts beside the rest
-        small = throwaway_cache(cache, config.page_size)
-        warm_up(make_core(config, small, runner, tokenizer, masks=masks), processor)
-        futures.wait([begun])
+        small = partial(make_core, config, runner=runner, tokenizer=tokenizer, masks=masks)
+        warm_up(small, cache, config.page_size, processor, grammars)
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
     core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
     team().leave()  # from here on the engine's thread computes
     most = config.max_queued_requests
+    beside = places if ranks is None else Beside(places, ranks, inbox)
     client = EngineClient(
-        core, processor, max_queued_requests=most, inbox=inbox, places=places, adapters=adapters
+        core, processor, max_queued_requests=most, inbox=inbox, places=beside, adapters=adapters
     )
     return Loaded(config, info, tokenizer, template, client)
 
@@ -209,9 +208,10 @@ def _runner(
     pool: KVPool,
     table: ReqToTokenPool,
     device: torch.device,
+    ranks: ParallelRanks | None,
 ) -> tuple[Runner, Adapters]:
     """With the adapters of the flag, loaded. Raises ConfigError, ModelError."""
-    shelf = AdapterShelf(model, deterministic=config.deterministic)
+    shelf = AdapterShelf(model, deterministic=config.deterministic, ranks=config.tp_size)
     adapters = Adapters(shelf)
     for text in config.lora_paths:
         name, path = NamedPath.of(text)
@@ -219,6 +219,8 @@ def _runner(
             adapters.load(name, path)
         except InvalidRequestError as error:
             raise ConfigError(f"--lora-paths {text}: {error}") from None
+    if ranks is not None:
+        return leading(model, pool, table, device, ranks), adapters
     runner = ModelRunner(
         model, pool, table, device, deterministic=config.deterministic, adapters=shelf
     )
@@ -243,10 +245,36 @@ def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTe
     return Tokenizer.load(tokenizer or files), ChatTemplate.load(files, template)
 
 
-def _default_kv_tokens(
+def reached_of(config: EngineConfig, model: ModelConfig) -> ModelConfig:
+    """The model with the context that can be reached. Raises ConfigError."""
+    reached = min(resolve_context(config, model), config.kv_tokens or MOST_TOKENS)
+    return replace(model, context_length=reached)
+
+
+def shape_of(model: Model) -> tuple[int, int, int]:
+    """As `make_memory` takes it."""
+    config = model.config
+    return config.n_layers, config.n_kv_heads, config.head_dim
+
+
+def _capacity(
+    config: EngineConfig,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+    ranks: ParallelRanks | None,
+) -> int:
+    """Tokens that the pool has room for, those of all ranks, which have loaded by then."""
+    if ranks is None:
+        return config.kv_tokens or default_tokens(config, shape, dtype, device)
+    others, counted = ranks.loaded(), (shape[0], ranks.heads, shape[2])
+    return config.kv_tokens or min(others, default_tokens(config, counted, dtype, device))
+
+
+def default_tokens(
     config: EngineConfig, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
 ) -> int:
-    """shape: as `_memory`'s."""
+    """shape: as `make_memory`'s."""
     coded = config.kv_cache_dtype == "int8"
     return default_kv_tokens(bytes_per_token(*shape, dtype, coded=coded), device)
 
@@ -259,7 +287,7 @@ def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.
     return partial(one_way, quantized=measured)
 
 
-def _model(
+def make_model(
     config: EngineConfig,
     files: ModelFiles,
     reached: ModelConfig,
@@ -267,8 +295,9 @@ def _model(
     device: torch.device,
     *,
     progress: bool,
+    split: Split | None = None,
 ) -> Model:
-    """reached: the model's shape, with the context that will be used."""
+    """reached: the model's shape, with the context that will be used. split: which part of it."""
     if by_transformers(config, files):
         choose = _choice_of_products(config, dtype, device)
         return load_foreign(files, reached, dtype, device, choose)
@@ -288,16 +317,17 @@ def _model(
         choose=_choice_of_products(config, dtype, device),
         quantize=QUANTIZERS[config.quantization] if config.quantization else None,
         progress=progress,
+        split=split,
     )
 
 
-def _checkpoint(files: ModelFiles, shape: ModelConfig) -> Checkpoint:
+def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
     if isinstance(files, ModelFile):
         return GGUFCheckpoint(files.gguf, shape.head_dim)
     return open_checkpoint(files.path)
 
 
-def _memory(
+def make_memory(
     config: EngineConfig,
     shape: tuple[int, int, int],
     capacity: int,
@@ -328,28 +358,3 @@ def _checked_prefixes(
     if broken:
         _logger.warning("%s (/model_info has more)", warning_of(broken))
     return broken
-
-
-def throwaway_cache(cache: RadixCache, page_size: int) -> RadixCache:
-    """A small one over the first of the pool's slots, before `cache` itself uses any."""
-    return RadixCache(min(cache.capacity, _PAGES * page_size), page_size, pin_budget=0)
-
-
-def warm_up(core: EngineCore, processor: InputProcessor) -> None:
-    """Compute what requests do, on the calling thread: a shared prefix, drawn and greedy answers.
-    So kernels are loaded, plans made, and the weights read once; some twenty tokens. core: one that
-    is thrown away, so that neither statistics nor cache know of it.
-    """
-    room = processor.limits.longest - _ANSWER
-    vocab = processor.limits.vocab_size
-    prompt = np.arange(min(_SHARED + _OWN, room), dtype=np.int32) % vocab
-    if not prompt.size:
-        return  # no request fits that would be worth it
-    other = prompt.copy()
-    other[_SHARED:] = (other[_SHARED:] + 1) % vocab
-    drawn = SamplingParams(max_tokens=_ANSWER, ignore_eos=True, top_p=0.9, seed=0)
-    greedy = SamplingParams(max_tokens=_ANSWER, ignore_eos=True, temperature=0)
-    core.add(processor.resolve(new_request(prompt, drawn)))
-    core.add(processor.resolve(new_request(other, greedy)))
-    while core.has_work:
-        core.step()

@@ -81,6 +81,7 @@ class ModelInfo:
     deterministic: whether a request has the same bits in any company.
     kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
     were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
+    tp_size: ranks; kv_bytes are rank 0's.
     """
 
     name: str
@@ -105,6 +106,7 @@ class ModelInfo:
     disk_cache: str = ""
     disk_tokens: int = 0
     routed: bool = False
+    tp_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ def _load(
         deterministic=config.deterministic,
         kv_cache_dtype=_name(pool.keys[0].dtype),
         quantization=config.quantization or "",
+        tp_size=config.tp_size,
         **places.described(),
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)

@@ -3,6 +3,7 @@
     python -m benchmarks.parity [--prompts 64] [--tokens 64] [--device cuda] [--read-together]
                                 [--architecture llama ...] [--setting "cache off" ...]
                                 [--every 3 [--first 1]] [--fields '{"sliding_window": 24}']
+                                [--tp-size 2]
 
 --fields: of config.json, of all models. --read-together: every shared node is one read for all its
 rows, as it is in larger models; in these small ones it does not pay, and each row reads by itself.
@@ -17,6 +18,7 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,11 @@ def main() -> int:
     options.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
     options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
     options.add_argument("--first", type=int, default=0, help="of them; default: 0")
+    options.add_argument("--tp-size", type=int, default=1, help="ranks; default: 1")
     args = options.parse_args()
-    settings = [each for each in SETTINGS if args.setting is None or each.name in args.setting]
+    ranks = {"tp_size": args.tp_size}
+    settings = [replace(each, flags=each.flags | ranks) for each in SETTINGS]
+    settings = [each for each in settings if args.setting is None or each.name in args.setting]
     settings = settings[args.first :: args.every]
     if args.read_together:
         for kind in backends.SHARING:

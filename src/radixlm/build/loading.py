@@ -4,48 +4,47 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from concurrent import futures
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
 import torch
 
 from radixlm.attention.backends import check_deterministic
 from radixlm.build.model_impl import by_transformers, config_of, load_foreign
 from radixlm.build.places import open_places
+from radixlm.build.rank_setup import Beside, ParallelRanks, start_ranks
 from radixlm.build.resolve import (
     resolve_context,
     resolve_device,
     resolve_dtype,
     resolve_threads,
 )
+from radixlm.build.warming import warm_up
 from radixlm.build.windows import Windows
 from radixlm.cache import EvictionPolicy, RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError
-from radixlm.core.grammar import Grammar
 from radixlm.core.model_files import ModelFile, ModelFiles, files_of
-from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
+from radixlm.engine import EngineClient, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, NamedPath
 from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
 from radixlm.engine.engine_core import Runner
-from radixlm.engine.input_processor import new_request
 from radixlm.engine.loop import Inbound
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
 from radixlm.layers.linear import Quantize
 from radixlm.layers.quantized import quantize
+from radixlm.layers.split import Split
 from radixlm.layers.ways import Choose, ProductTable, one_way
 from radixlm.memory.pools import (
     MOST_TOKENS,
     KVPool,
     ReqToTokenPool,
+    WindowLayers,
     bytes_per_token,
     default_kv_tokens,
 )
@@ -54,10 +53,11 @@ from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, recommended_sampling
 from radixlm.models.quantized_checkpoints import open_checkpoint
-from radixlm.models.safetensors_files import Checkpoint
+from radixlm.models.safetensors_files import CutCheckpoint
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
+from radixlm.runner.ranks import leading
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_model
@@ -66,14 +66,10 @@ from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.build")
 
-# What warms an engine: pages of its cache; tokens that prompts share, have alone, and are answered.
-_PAGES = 64
-_SHARED, _OWN, _ANSWER = 10, 6, 3
 QUANTIZERS: Mapping[str, Quantize] = {
     "int8": partial(quantize, bits=8),
     "int4": partial(quantize, bits=4, group=32),
 }
-_ANY_GRAMMAR = Grammar.regex("a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +83,7 @@ class ModelInfo:
     deterministic: whether a request has the same bits in any company.
     kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
     were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
+    tp_size: ranks; kv_bytes are rank 0's.
     """
 
     name: str
@@ -111,6 +108,7 @@ class ModelInfo:
     disk_cache: str = ""
     disk_tokens: int = 0
     routed: bool = False
+    tp_size: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +124,12 @@ class Loaded:
 
 def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> Loaded:
     """Load the model, start its engine. warm: and its kernels. Raises ConfigError, ModelError."""
-    with _computing(config) as threads:
-        return _load(config, threads, progress=progress, warm=warm)
+    if config.disk_cache is not None:  # said before the model is loaded
+        private_folder(Path(config.disk_cache))
+    with _computing(config) as threads, ExitStack() as if_it_fails:
+        loaded = _load(config, threads, if_it_fails, progress=progress, warm=warm)
+        if_it_fails.pop_all()
+    return loaded
 
 
 @contextmanager
@@ -142,27 +144,25 @@ def _computing(config: EngineConfig) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> Loaded:
+def _load(
+    config: EngineConfig, threads: int, if_it_fails: ExitStack, *, progress: bool, warm: bool
+) -> Loaded:
     policy = make_policy(config.eviction_policy)
-    if config.disk_cache is not None:  # said before the model is loaded
-        private_folder(Path(config.disk_cache))
-    files = files_of(resolve_model(config.model))
-    model_config = config_of(config, files)
-    _check_latents(config, model_config)
-    device = resolve_device(config.device)
-    dtype = resolve_dtype(config, model_config, device)
+    files, model_config, device, dtype = _chosen(config)
     context = resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
-    reached = replace(model_config, context_length=min(context, config.kv_tokens or MOST_TOKENS))
-    model = _model(config, files, reached, dtype, device, progress=progress)
+    ranks = start_ranks(config, files, model_config, device, threads, if_it_fails)
+    reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
+    model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
     windows = Windows.of(config, model.config)
-    capacity = config.kv_tokens or _default_kv_tokens(config, model.config, windows, dtype, device)
+    capacity = _capacity(config, model.config, windows, dtype, device, ranks)
     cache = _cache(config, policy, windows, capacity, context)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
-    pool, table = _memory(config, model.config, cache, windows, limits.longest, dtype, device)
+    sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
+    pool, table = make_memory(config, model.config, *sizes, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     places = open_places(config, files, pool, threads, inbox.put)
-    runner, adapters = _runner(config, model, pool, table, device)
+    runner, adapters = _runner(config, model, pool, table, device, ranks)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
@@ -183,25 +183,34 @@ def _load(config: EngineConfig, threads: int, *, progress: bool, warm: bool) -> 
         deterministic=config.deterministic,
         kv_cache_dtype=_name(pool.keys[0].dtype),
         quantization=config.quantization or "",
+        tp_size=config.tp_size,
         **places.described(),
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
     masks = MaskFiller(limits.vocab_size)
     if warm:
-        begun = grammars.submit(_ANY_GRAMMAR)  # its process starts beside the rest
-        small = throwaway_cache(cache)
-        warm_up(make_core(config, small, runner, tokenizer, masks=masks), processor)
-        futures.wait([begun])
+        small = partial(make_core, config, runner=runner, tokenizer=tokenizer, masks=masks)
+        warm_up(small, cache, processor, grammars)
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
     core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
     team().leave()  # from here on the engine's thread computes
     most = config.max_queued_requests
+    beside = places if ranks is None else Beside(places, ranks, inbox)
     client = EngineClient(
-        core, processor, max_queued_requests=most, inbox=inbox, places=places, adapters=adapters
+        core, processor, max_queued_requests=most, inbox=inbox, places=beside, adapters=adapters
     )
     return Loaded(config, info, tokenizer, template, client)
+
+
+def _chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device, torch.dtype]:
+    """What is to be loaded, and where. Raises ConfigError, ModelError."""
+    files = files_of(resolve_model(config.model))
+    model = config_of(config, files)
+    _check_latents(config, model)
+    device = resolve_device(config.device)
+    return files, model, device, resolve_dtype(config, model, device)
 
 
 def _runner(
@@ -210,9 +219,10 @@ def _runner(
     pool: KVPool,
     table: ReqToTokenPool,
     device: torch.device,
+    ranks: ParallelRanks | None,
 ) -> tuple[Runner, Adapters]:
     """With the adapters of the flag, loaded. Raises ConfigError, ModelError."""
-    shelf = AdapterShelf(model, deterministic=config.deterministic)
+    shelf = AdapterShelf(model, deterministic=config.deterministic, ranks=config.tp_size)
     adapters = Adapters(shelf)
     for text in config.lora_paths:
         name, path = NamedPath.of(text)
@@ -220,6 +230,8 @@ def _runner(
             adapters.load(name, path)
         except InvalidRequestError as error:
             raise ConfigError(f"--lora-paths {text}: {error}") from None
+    if ranks is not None:
+        return leading(model, pool, table, device, ranks), adapters
     runner = ModelRunner(
         model, pool, table, device, deterministic=config.deterministic, adapters=shelf
     )
@@ -264,13 +276,35 @@ def _cache(
     return make_cache(config, policy, capacity, pin_budget, windows=size)
 
 
-def _default_kv_tokens(
+def reached_of(config: EngineConfig, model: ModelConfig) -> ModelConfig:
+    """The model with the context that can be reached. Raises ConfigError."""
+    reached = min(resolve_context(config, model), config.kv_tokens or MOST_TOKENS)
+    return replace(model, context_length=reached)
+
+
+def _capacity(
+    config: EngineConfig,
+    model: ModelConfig,
+    windows: Windows,
+    dtype: torch.dtype,
+    device: torch.device,
+    ranks: ParallelRanks | None,
+) -> int:
+    """Tokens that the pool has room for, those of all ranks, which have loaded by then."""
+    if ranks is None:
+        return config.kv_tokens or default_tokens(config, model, windows, dtype, device)
+    others, counted = ranks.loaded(), replace(model, n_kv_heads=ranks.heads)
+    return config.kv_tokens or min(others, default_tokens(config, counted, windows, dtype, device))
+
+
+def default_tokens(
     config: EngineConfig,
     model: ModelConfig,
     windows: Windows,
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
+    """Tokens of this model that the device has room for."""
     coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
     shape = model.n_kv_heads, model.head_dim
     of_layer = bytes_per_token(1, *shape, dtype, coded=coded, latent=latent)
@@ -285,7 +319,7 @@ def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.
     return partial(one_way, quantized=measured)
 
 
-def _model(
+def make_model(
     config: EngineConfig,
     files: ModelFiles,
     reached: ModelConfig,
@@ -293,8 +327,9 @@ def _model(
     device: torch.device,
     *,
     progress: bool,
+    split: Split | None = None,
 ) -> Model:
-    """reached: the model's shape, with the context that will be used."""
+    """reached: the model's shape, with the context that will be used. split: which part of it."""
     if by_transformers(config, files):
         choose = _choice_of_products(config, dtype, device)
         return load_foreign(files, reached, dtype, device, choose)
@@ -314,27 +349,28 @@ def _model(
         choose=_choice_of_products(config, dtype, device),
         quantize=QUANTIZERS[config.quantization] if config.quantization else None,
         progress=progress,
+        split=split,
     )
 
 
-def _checkpoint(files: ModelFiles, shape: ModelConfig) -> Checkpoint:
+def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
     if isinstance(files, ModelFile):
         return GGUFCheckpoint(files.gguf, shape.head_dim)
     return open_checkpoint(files.path)
 
 
-def _memory(
+def make_memory(
     config: EngineConfig,
     model: ModelConfig,
-    cache: RadixCache,
-    windows: Windows,
+    capacity: int,
     longest: int,
+    windows: WindowLayers | None,
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[KVPool, ReqToTokenPool]:
     """Raises ConfigError."""
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
-    shape = model.n_layers, cache.capacity, model.n_kv_heads, model.head_dim
+    shape = model.n_layers, capacity, model.n_kv_heads, model.head_dim
     coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
     try:
         return (
@@ -344,13 +380,13 @@ def _memory(
                 device,
                 coded=coded,
                 latent=latent,
-                windows=windows.in_pool(cache.windows),
+                windows=windows,
             ),
             ReqToTokenPool(n_rows, longest, device),
         )
     except (RuntimeError, MemoryError, ValueError) as error:
         raise ConfigError(
-            f"no memory for a KV pool of {cache.capacity} tokens (--kv-tokens) and a table of "
+            f"no memory for a KV pool of {capacity} tokens (--kv-tokens) and a table of "
             f"{n_rows} requests (--max-running-requests): {error}"
         ) from None
 
@@ -362,30 +398,3 @@ def _checked_prefixes(
     if broken:
         _logger.warning("%s (/model_info has more)", warning_of(broken))
     return broken
-
-
-def throwaway_cache(cache: RadixCache) -> RadixCache:
-    """A small one over the first of the pool's slots, before `cache` itself uses any."""
-    windows = None if cache.windows is None else cache.windows.size
-    capacity = min(cache.capacity, _PAGES * cache.page_size)
-    return RadixCache(capacity, cache.page_size, pin_budget=0, windows=windows)
-
-
-def warm_up(core: EngineCore, processor: InputProcessor) -> None:
-    """Compute what requests do, on the calling thread: a shared prefix, drawn and greedy answers.
-    So kernels are loaded, plans made, and the weights read once; some twenty tokens. core: one that
-    is thrown away, so that neither statistics nor cache know of it.
-    """
-    room = processor.limits.longest - _ANSWER
-    vocab = processor.limits.vocab_size
-    prompt = np.arange(min(_SHARED + _OWN, room), dtype=np.int32) % vocab
-    if not prompt.size:
-        return  # no request fits that would be worth it
-    other = prompt.copy()
-    other[_SHARED:] = (other[_SHARED:] + 1) % vocab
-    drawn = SamplingParams(max_tokens=_ANSWER, ignore_eos=True, top_p=0.9, seed=0)
-    greedy = SamplingParams(max_tokens=_ANSWER, ignore_eos=True, temperature=0)
-    core.add(processor.resolve(new_request(prompt, drawn)))
-    core.add(processor.resolve(new_request(other, greedy)))
-    while core.has_work:
-        core.step()

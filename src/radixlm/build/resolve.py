@@ -52,8 +52,11 @@ def resolve_dtype(config: EngineConfig, model: ModelConfig, device: torch.device
 
 
 def resolve_threads(config: EngineConfig, torch_threads: int) -> int:
-    """How many compute. torch_threads: torch's own choice, by affinity and OMP_NUM_THREADS."""
-    return config.threads or min(torch_threads, threads_for(processors_allowed()))
+    """How many compute, in each rank. torch_threads: torch's own choice, by affinity and
+    OMP_NUM_THREADS.
+    """
+    there = min(torch_threads, threads_for(processors_allowed()))
+    return config.threads or max(there // config.tp_size, 1)
 
 
 def resolve_context(config: EngineConfig, model: ModelConfig) -> int:

@@ -25,11 +25,19 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig) -> Windows:
-        """Stores keep whole blocks, so with one beside the pool nothing is given up in it."""
+        """Stores keep whole blocks, and ranks follow one kind of slots: with either nothing is
+        given up.
+        """
         found = {layer: window for layer, window in enumerate(model.windows) if window is not None}
         ratio = config.swa_full_tokens_ratio
-        if found and ratio < 1 and (config.host_kv_tokens or config.disk_cache):
-            _logger.info("layers with a window keep all tokens, since blocks are stored whole")
+        whole = {
+            "--host-kv-tokens": config.host_kv_tokens,
+            "--disk-cache": config.disk_cache,
+            "--tp-size": config.tp_size > 1,
+        }
+        flags = " and ".join(flag for flag, given in whole.items() if given)
+        if found and ratio < 1 and flags:
+            _logger.info("layers with a window keep all tokens, as %s needs them", flags)
             ratio = 1.0
         window = max(found.values(), default=0)
         return cls(frozenset(found), model.n_layers, window, ratio if found else 1.0)

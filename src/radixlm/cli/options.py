@@ -130,7 +130,9 @@ def take_sampling(options: dict[str, Any]) -> SamplingParams:
 
 def _with_options(command: F, options: Iterable[tuple[str, Mapping[str, Any]]]) -> F:
     for name, attributes in reversed(list(options)):
-        command = click.option(option_name(name), **attributes)(command)
+        names = [option_name(each) for each in (name, *attributes.get("also", ()))]
+        given = {key: value for key, value in attributes.items() if key != "also"}
+        command = click.option(*names, name, **given)(command)
     return command
 
 
@@ -140,7 +142,8 @@ def _options(config: type) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for item, flag in flags_of(config):
         choices = () if flag.rule is None else flag.rule.choices
         typed = _typed(hinted[item.name], item.default, choices)
-        yield item.name, {"default": item.default, "help": flag.help, **typed}
+        also = {"also": (flag.also,)} if flag.also else {}
+        yield item.name, {"default": item.default, "help": flag.help, **typed, **also}
 
 
 def _typed(hint: Any, default: object, choices: tuple[str, ...]) -> Mapping[str, Any]:

@@ -18,6 +18,9 @@ SchedulePolicy = Literal[
 ]
 # OpenMP ends the process, without a word, where it can not have as many as it was asked for.
 _MOST_THREADS = 1024
+_MOST_RANKS = 64
+# What several ranks do not know yet.
+_ALONE = ("lora_paths", "deterministic", "disk_cache", "host_kv_tokens")
 _PAGE_SIZE = Rule(
     "must be a power of two",
     lambda value: type(value) is int and value > 0 and not value & (value - 1),
@@ -61,6 +64,13 @@ class EngineConfig:
         "Threads that compute on the CPU. Default: as many as processors, by affinity and the "
         "container's quota; steps use fewer where other processes want theirs.",
         integer(1, _MOST_THREADS),
+    )
+    tp_size: int = flag(
+        1,
+        "Ranks that each compute a part of every layer (tensor parallelism): processes with their "
+        "own threads on a CPU, a GPU each with CUDA.",
+        integer(1, _MOST_RANKS),
+        also="tensor_parallel_size",
     )
     context_length: int | None = flag(
         None, "Longest prompt plus answer. Default: the model's.", integer(2)
@@ -178,8 +188,14 @@ class EngineConfig:
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")
         self._check_stores()
+        self._check_ranks()
         if self.deterministic and self.device.startswith("cuda"):
             raise ConfigError("--deterministic is for CPUs; it does not go with --device cuda")
+
+    def _check_ranks(self) -> None:
+        for name in _ALONE:
+            if self.tp_size > 1 and getattr(self, name):
+                raise ConfigError(f"{option_name(name)} does not go with --tp-size {self.tp_size}")
 
     def _check_stores(self) -> None:
         block, host = self.disk_block_tokens, self.host_kv_tokens

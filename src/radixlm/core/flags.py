@@ -22,12 +22,15 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """heading: where a heading of the help begins, its text. secret: never shown in errors."""
+    """heading: where a heading of the help begins, its text. secret: never shown in errors. also:
+    another name that users know.
+    """
 
     help: str
     rule: Rule | None
     heading: str | None
     secret: bool
+    also: str = ""
 
 
 def flag(
@@ -37,12 +40,13 @@ def flag(
     *,
     heading: str | None = None,
     secret: bool = False,
+    also: str = "",
 ) -> Any:
     """A config's field. rule: of each value where it is a tuple; a default of None is allowed."""
     return field(
         default=default,
         repr=not secret,
-        metadata={"flag": Flag(text, rule, heading, secret)},
+        metadata={"flag": Flag(text, rule, heading, secret, also)},
     )
 
 

@@ -67,7 +67,14 @@ class Died:
     error: EngineDeadError
 
 
-Inbound = Submit | Abort | Ask | Stop | Report
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Something that the engine can not be without is gone: it ends with this error."""
+
+    error: EngineDeadError
+
+
+Inbound = Submit | Abort | Ask | Stop | Fail | Report
 Outbound = Outputs | TreeUpdate | Died
 
 
@@ -112,6 +119,8 @@ class EngineThread(threading.Thread):
                 for seen in self._core.watching.turn():
                     self._send(seen)
             self._save()
+        except EngineDeadError as error:  # its reason was logged where it was found
+            end = error
         except BaseException as error:  # a native part's panic is no Exception
             _logger.exception("the engine loop crashed")
             end = EngineDeadError(f"the engine loop crashed: {type(error).__name__}: {error}")
@@ -169,6 +178,8 @@ class EngineThread(threading.Thread):
                 settle(future, value, error)
             case Stop():
                 self._stopping = True
+            case Fail(error):
+                raise error
             case _:
                 if self._core.tiering is not None:
                     self._core.tiering.take(message)

@@ -56,16 +56,19 @@ class RowNorm:
         self, sizes: tuple[int, int], eps: float, options: TensorOptions, names: tuple[str, str]
     ) -> None:
         """sizes, names: of queries and keys."""
-        self._eps, self._names = eps, names
+        self.eps, self._names = eps, names
         self._weights = [options.empty(size) for size in sizes]
 
     def __call__(self, qkv: Tensor) -> None:
         """(tokens, queries, then keys, then values), in place."""
+        for part, weight in self.parts(qkv):
+            part.copy_(functional.rms_norm(part, weight.shape, weight, self.eps))
+
+    def parts(self, qkv: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Queries and keys, (tokens, numbers of all heads), each with its weight."""
         sizes = [weight.numel() for weight in self._weights]
-        for part, weight in zip(
-            qkv[:, : sum(sizes)].split(sizes, dim=1), self._weights, strict=True
-        ):
-            part.copy_(functional.rms_norm(part, weight.shape, weight, self._eps))
+        views = qkv[:, : sum(sizes)].split(sizes, dim=1)
+        return list(zip(views, self._weights, strict=True))
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from zip(self._names, self._weights, strict=True)

@@ -16,6 +16,7 @@ from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, Places
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import Rotary, Rotation
+from radixlm.layers.split import Split, SplitEmbedding
 from radixlm.layers.ways import Choose, Shape
 from radixlm.models.decoder_layer import DecoderLayer, make_norm, under
 from radixlm.models.model_config import ModelConfig
@@ -24,21 +25,36 @@ from radixlm.models.model_config import ModelConfig
 class CausalLM:
     """A decoder with its head. The memory of its weights is allocated here and filled by a loader.
 
-    dtype: type of weights and activations; norms and logits are float32 whatever it is.
+    dtype: type of weights and activations; norms and logits are float32 whatever it is. split:
+    config is that of one rank's part of a model; logits are whole in rank 0 alone.
     """
 
-    def __init__(self, config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        split: Split | None = None,
+    ) -> None:
         self.config = config
+        self._split = split
         self._options = options = TensorOptions(dtype, device)
-        hidden = config.hidden_size
-        self.embedding = TokenEmbedding(config.vocab_size, hidden, options)
+        sizes = config.vocab_size, config.hidden_size
+        self.embedding = (
+            TokenEmbedding(*sizes, options)
+            if split is None
+            else SplitEmbedding(*sizes, options, split)
+        )
         ropes = config.ropes or (config.rope,) * config.n_layers
         kinds = list(dict.fromkeys(ropes))
         self.rotaries = [
             Rotary(rope, config.turning_dim, config.context_length, options) for rope in kinds
         ]
         self._turning = [kinds.index(rope) for rope in ropes]
-        self.layers = [DecoderLayer(config, layer, options) for layer in range(config.n_layers)]
+        self.layers = [
+            DecoderLayer(config, layer, options, split) for layer in range(config.n_layers)
+        ]
         self.norm = make_norm(config, options)
         self.head = LMHead(self.embedding, tied=config.tie_word_embeddings)
         self._few_tokens: FewTokens | None = None
@@ -80,6 +96,8 @@ class CausalLM:
             part = through()
         last = None if part is None else part.index_select(0, logit_rows)
         logits = self.head(self.norm(hidden.index_select(0, logit_rows), last))
+        if self._split is not None:
+            logits = self._split.gather(logits, self._split.widths)
         if traits.logits != 1:
             logits.mul_(traits.logits)
         cap = traits.logits_cap

@@ -17,6 +17,7 @@ from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP
 from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm
 from radixlm.layers.rotary import Rotation
+from radixlm.layers.split import Split, SplitRowNorm
 from radixlm.models.latent_projections import LatentProjections
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Experts
@@ -34,11 +35,17 @@ def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNor
 
 
 class SelfAttention:
-    """Projections around the attention of one layer."""
+    """Projections around the attention of one layer. split: it gives a summand of each rank's."""
 
     expansion = None
 
-    def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        options: TensorOptions,
+        split: Split | None = None,
+    ) -> None:
         self.layer = layer
         q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
         traits, hidden = config.traits, config.hidden_size
@@ -55,6 +62,8 @@ class SelfAttention:
         match traits.qk_norm:
             case ("head", _):
                 self.norm = QueryKeyNorm(heads[0], config.head_dim, eps, options)
+            case ("row", names) if split is not None:
+                self.before = SplitRowNorm((q, kv), eps, options, names, split)
             case ("row", names):
                 self.before = RowNorm((q, kv), eps, options, names)
             case (_, names):
@@ -98,14 +107,25 @@ class SelfAttention:
 
 class DecoderLayer:
     """x + attention(norm(x)), then x + mlp(norm(x)); or both at once, x + attention(y) + mlp(y) of
-    y = norm(x). What they give may have a norm, too.
+    y = norm(x). What they give may have a norm, too. split: config is that of this rank's part, and
+    what attention and MLP give is added up over all ranks.
     """
 
-    def __init__(self, config: ModelConfig, layer: int, options: TensorOptions) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        options: TensorOptions,
+        split: Split | None = None,
+    ) -> None:
         self._traits = traits = config.traits
         names = traits.norms
-        kind = SelfAttention if traits.latents is None else LatentProjections
-        self.attention: SelfAttention | LatentProjections = kind(config, layer, options)
+        self._reduce = None if split is None else split.reduce
+        self.attention: SelfAttention | LatentProjections = (
+            SelfAttention(config, layer, options, split)
+            if traits.latents is None
+            else LatentProjections(config, layer, options)
+        )
         self.mlp = _mlp(config, layer, options)
         norm, mlp_norm = (
             make_norm(config, options) if name else NoNorm()
@@ -124,7 +144,8 @@ class DecoderLayer:
         """Whether it is nothing but calls of workers, attention left out."""
         norms = (self.attention_norm, self.mlp_norm, self.after_attention, self.after_mlp)
         parts = (self.attention, self.mlp, *(norm for norm in norms if norm is not None))
-        return not self._parallel and all(part.is_compiled for part in parts)
+        alone = not self._parallel and self._reduce is None
+        return alone and all(part.is_compiled for part in parts)
 
     def __call__(
         self,
@@ -143,11 +164,18 @@ class DecoderLayer:
         normed = self.attention_norm(hidden, part, at.normed)
         part = self.attention(normed, rotation, attend, at, multiply)
         if self._parallel:
-            return self.mlp(normed, multiply=multiply).add_(part)
+            part = self.mlp(normed, multiply=multiply).add_(part)
+            if self._reduce is not None:
+                self._reduce(part)
+            return part
+        if self._reduce is not None:
+            self._reduce(part)
         if self.after_attention is not None:
             part = self.after_attention(part, None, at.part)
         normed = self.mlp_norm(hidden, part, at.normed)
         part = self.mlp(normed, at.gated, at.part, multiply)
+        if self._reduce is not None:
+            self._reduce(part)
         return part if self.after_mlp is None else self.after_mlp(part, None, at.part)
 
     def adaptable(self) -> Iterator[tuple[str, Linear]]:

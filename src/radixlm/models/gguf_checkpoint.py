@@ -13,6 +13,7 @@ from radixlm.core.errors import CheckpointError
 from radixlm.core.gguf_config import ROPE_FACTORS
 from radixlm.core.gguf_file import GGUFFile
 from radixlm.layers.quantized import QuantizedWeight
+from radixlm.models.cuts import Cut
 from radixlm.models.gguf_blocks import DECODERS, quantized_weight
 
 _WHOLE = {
@@ -69,6 +70,9 @@ class GGUFCheckpoint:
         order = torch.arange(weight.shape[0]).view(-1, self._head_dim // 2, 2)
         order = order.transpose(1, 2).flatten()
         return weight.rows(order) if isinstance(weight, QuantizedWeight) else weight[order]
+
+    def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
+        return cut.of(name, self.read(name))
 
     def _weight(self, own: str) -> Tensor | QuantizedWeight:
         kind, shape, *_ = self._file.tensors[own]

@@ -12,11 +12,13 @@ from tqdm import tqdm
 from radixlm.core.errors import CheckpointError, counted
 from radixlm.layers.linear import Linear, Quantize
 from radixlm.layers.quantized import QuantizedWeight
+from radixlm.layers.split import Split
 from radixlm.layers.ways import Choose
 from radixlm.models.decoder import CausalLM
 from radixlm.models.folds import Folded
 from radixlm.models.model_config import ModelConfig
-from radixlm.models.safetensors_files import Checkpoint
+from radixlm.models.parts import PartCheckpoint, part_of
+from radixlm.models.safetensors_files import Checkpoint, CutCheckpoint
 
 _HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
 _NAMES_SHOWN = 5
@@ -26,7 +28,7 @@ _TIED = "lm_head"
 
 
 def load_model(
-    checkpoint: Checkpoint,
+    checkpoint: CutCheckpoint,
     config: ModelConfig,
     *,
     dtype: torch.dtype,
@@ -34,6 +36,7 @@ def load_model(
     choose: Choose | None = None,
     quantize: Quantize | None = None,
     progress: bool = True,
+    split: Split | None = None,
 ) -> CausalLM:
     """Build the model that `config` describes and fill it from a checkpoint.
 
@@ -41,14 +44,19 @@ def load_model(
     choose: pack each product as soon as its weights are there; None: no product.
     quantize: what products' weights in floats become when they are packed, if they are to.
     progress: show a bar, in bytes, on stderr when that is a terminal.
+    split: which part of it to build; None: all. Of weights in floats no more than that is read.
     Memory: the weights, those of one product and one tensor. All names and shapes are checked
     before any data is read, but of biases that the model has not, which may be zeros. Raises
-    CheckpointError that names the tensor or the file.
+    CheckpointError that names the tensor or the file; ConfigError where a part would cut a scale.
     """
-    checkpoint = Folded(checkpoint, config)
-    wanted = _matched(checkpoint, config)
+    folded = Folded(checkpoint, config)
+    wanted = _matched(folded, config)
+    if split is not None:
+        config, whole = part_of(config, split.rank, split.size), config
+        folded = Folded(PartCheckpoint(checkpoint, whole, split), config)
+        wanted = _matched(folded, config)
     try:
-        model = CausalLM(config, dtype=dtype, device=device)
+        model = CausalLM(config, dtype=dtype, device=device, split=split)
     except (RuntimeError, MemoryError) as error:
         raise CheckpointError(f"no memory for the weights of {checkpoint.where}: {error}") from None
     filling = _Filling(model, choose, quantize)
@@ -58,7 +66,7 @@ def load_model(
         total=filling.nbytes, desc="loading weights", unit="B", unit_scale=True, disable=off
     ) as bar:
         for name in wanted:
-            bar.update(filling.put(name, checkpoint.read(name)))
+            bar.update(filling.put(name, folded.read(name)))
     filling.close()
     return model
 

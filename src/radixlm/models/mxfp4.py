@@ -15,6 +15,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.quantized import QuantizedWeight, from_mxfp4
+from radixlm.models.cuts import Cut
 from radixlm.models.safetensors_files import FLOATS, StoredTensor, survey
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -66,6 +67,11 @@ class MXFP4Checkpoint:
         if (scales == _NO_NUMBER).any():
             raise CheckpointError(f"the scales of tensor {name!r} are not all numbers")
         return from_mxfp4(blocks, scales)
+
+    def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
+        if name in self._experts:
+            return cut.of(name, self.read(name))
+        return self._stored[name].read_cut(name, cut)
 
     def _take(self, product: str, blocks: StoredTensor) -> None:
         """All experts' weights of a product."""

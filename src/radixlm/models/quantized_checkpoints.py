@@ -13,6 +13,7 @@ from radixlm.core.files import read_json_object
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.models.compressed_tensors import compressed_tensors
 from radixlm.models.config_fields import unsupported
+from radixlm.models.cuts import Cut
 from radixlm.models.gptq_awq import awq, gptq
 from radixlm.models.mxfp4 import MXFP4Checkpoint
 from radixlm.models.quantized_parts import PLACE, Packing, Types
@@ -84,6 +85,11 @@ class QuantizedCheckpoint:
         module = name.removesuffix("weight")
         parts = {part: stored.read(module + part) for part, stored in self._parts[name].items()}
         return self._packing.weight(name, parts)
+
+    def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
+        if name in self._parts:
+            return cut.of(name, self.read(name))
+        return self._plain[name].read_cut(name, cut)
 
     def _holds_codes(self, name: str) -> bool:
         part = name.rpartition(".")[2]

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.core.files import read_json_object
 from radixlm.layers.quantized import QuantizedWeight
+from radixlm.models.cuts import Cut
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -41,6 +43,16 @@ class Checkpoint(Protocol):
         ...
 
 
+class CutCheckpoint(Checkpoint, Protocol):
+    """One of whose weights a part can be read."""
+
+    def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
+        """Of weights in floats no more than the part is read. Raises CheckpointError; ConfigError
+        where the part is none.
+        """
+        ...
+
+
 class StoredTensor(NamedTuple):
     """Where a tensor lies, its shape in elements, and its type by safetensors' name."""
 
@@ -54,6 +66,14 @@ class StoredTensor(NamedTuple):
         with open_shard(self.shard) as file:
             tensor: Tensor = file.get_tensor(name)
             return tensor
+
+    def read_cut(self, name: str, cut: Cut) -> Tensor:
+        """No more than the part, from the file's mapped memory."""
+        before = (slice(None),) * cut.dim
+        with open_shard(self.shard) as file:
+            lazy = file.get_slice(name)
+            parts = [lazy[(*before, slice(start, stop))] for start, stop in cut.stretches]
+        return torch.cat(parts, cut.dim) if len(parts) > 1 else parts[0]
 
     def read_part(self, name: str, part: int) -> Tensor:
         """Of the first size."""
@@ -77,6 +97,9 @@ class PlainCheckpoint:
 
     def read(self, name: str) -> Tensor:
         return self._stored[name].read(name)
+
+    def read_cut(self, name: str, cut: Cut) -> Tensor:
+        return self._stored[name].read_cut(name, cut)
 
 
 def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTensor]:

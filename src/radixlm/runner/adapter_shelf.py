@@ -17,11 +17,13 @@ class AdapterShelf:
     """Filled and emptied from any thread; the engine's thread reads it.
 
     model: adapters are for a CausalLM. deterministic: there may be none, for what they add is
-    computed by torch, whose bits depend on a row's company.
+    computed by torch, whose bits depend on a row's company. ranks: of several each would need its
+    part of one, which none has yet.
     """
 
-    def __init__(self, model: object, *, deterministic: bool = False) -> None:
+    def __init__(self, model: object, *, deterministic: bool = False, ranks: int = 1) -> None:
         self._model = model
+        self._ranks = ranks
         self._deterministic = deterministic
         self._additions: dict[str, Additions] = {}
 
@@ -34,6 +36,8 @@ class AdapterShelf:
                 f"the adapter {name!r} cannot be used: transformers computes this model, and "
                 "adapters are for those with a file here"
             )
+        if self._ranks > 1:
+            raise ConfigError(f"the adapter {name!r} cannot be used with --tp-size {self._ranks}")
         if self._deterministic:
             raise ConfigError(
                 f"the adapter {name!r} cannot be used with --deterministic: the bits of what "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
 from types import MappingProxyType
@@ -143,10 +143,12 @@ class ModelRunner:
         *,
         deterministic: bool = False,
         adapters: AdapterShelf | None = None,
+        sound: Callable[[Tensor], int] | None = None,
     ) -> None:
+        self._sound = kv_pool.sound if sound is None else sound
+        self._kv_pool = kv_pool
         self._model = model
         self._adapters = adapters
-        self._kv_pool = kv_pool
         self._req_to_token = req_to_token
         self._device = torch.device(device)
         self._token_bytes = kv_pool.layer_bytes * kv_pool.n_layers
@@ -168,17 +170,7 @@ class ModelRunner:
         """Compute the batch's new tokens and sample where rows ask for it."""
         if not batch.rows:
             return StepResult(tokens=())
-        for row in batch.rows:
-            self._req_to_token.apply(row)
-        if batch.windows is not None:
-            self._kv_pool.move(batch.windows)
-        forward = ForwardBatch.from_scheduled(batch, self._device)
-        plan = make_plan(batch.rows, self._backend.sharing)
-        attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
-        adapted = None if self._adapters is None else self._adapters.of_step(batch.rows)
-        logits = self._model.forward(
-            forward.token_ids, forward.positions, attend, forward.logit_rows, adapted
-        )
+        forward, plan, logits = self.compute(batch)
         tokens, logprobs = _sampled(batch, forward, logits)
         prompt_logprobs = _prompt_logprobs(batch, forward, logits)
         failed = [
@@ -196,6 +188,21 @@ class ModelRunner:
             kv_bytes_of_rows=self._token_bytes * plan.kv_tokens_of_rows,
         )
 
+    def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
+        """A step without sampling, in inference mode: its tokens, what attention reads, logits."""
+        for row in batch.rows:
+            self._req_to_token.apply(row)
+        if batch.windows is not None:
+            self._kv_pool.move(batch.windows)
+        forward = ForwardBatch.from_scheduled(batch, self._device)
+        plan = make_plan(batch.rows, self._backend.sharing)
+        attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
+        adapted = None if self._adapters is None else self._adapters.of_step(batch.rows)
+        logits = self._model.forward(
+            forward.token_ids, forward.positions, attend, forward.logit_rows, adapted
+        )
+        return forward, plan, logits
+
     def _bytes_read(self, plan: AttentionPlan) -> int:
         """Of keys and values, in all layers."""
         layers = Counter(self._windows)
@@ -208,15 +215,15 @@ class ModelRunner:
         return Failure(
             "the model gave numbers that are not finite, from which no token can be chosen; its "
             "weights may be broken, or too large for this dtype",
-            self._sound(row),
+            self._sound_in(row),
         )
 
-    def _sound(self, row: ScheduledRow) -> int:
+    def _sound_in(self, row: ScheduledRow) -> int:
         """How many of a row's first tokens are numbers. Window layers with slots of their own have
         the last ones only: if the first of these is not a number, none counts.
         """
         slots, pool = self._req_to_token.table[row.row, : row.stop].long(), self._kv_pool
-        sound = pool.sound(slots)
+        sound = self._sound(slots)
         if pool.windows is None:
             return sound
         seen = max(row.start + 1 - min(filter(None, self._windows)), 0)

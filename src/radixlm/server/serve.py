@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from radixlm.build import AsyncEngine, ModelInfo
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError, counted
+from radixlm.core.errors import ConfigError, EngineDeadError, EngineStoppedError, counted
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
@@ -42,6 +42,7 @@ from radixlm.server.responses.responses_writer import lost
 _logger = logging.getLogger("radixlm.server")
 
 _GRACE_SECONDS = 5
+_LOOK_SECONDS = 0.5
 _ANSWER_SECONDS = 3  # with the grace less than the ten that `docker stop` waits
 # No useful prompt fits into a smaller pool.
 _USEFUL_TOKENS = 512
@@ -113,7 +114,8 @@ def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket)
     """Load the model and serve it at `listener`, the caller's to close, until a signal comes.
 
     The ports of KV events are taken before the model is loaded, so that a wrong one costs no wait.
-    Raises ConfigError for these, and what loading the model raises.
+    Raises ConfigError for these, what loading the model raises, and EngineDeadError when the engine
+    died meanwhile.
     """
     if settings.kv_events is not None and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has no use with --disable-radix-cache")
@@ -158,6 +160,7 @@ def _serve(
             _logger.warning(warning)
         print(welcome(name, engine.info, listener, settings, chats=chats), flush=True)
         beside.append(asyncio.create_task(search_when_quiet(engine.stats)))
+        beside.append(asyncio.create_task(end_with(engine, server)))
 
     beside: list[asyncio.Task[None]] = []  # the runner cancels it at its end
     server = Server(http, ready=announce, end=engine.close)
@@ -166,6 +169,19 @@ def _serve(
     # On an interrupt uvicorn has ended in good order by then.
     with contextlib.suppress(KeyboardInterrupt), full_searches_on_demand(), runner:
         runner.run(server.serve(sockets=[listener]))
+    with contextlib.suppress(EngineStoppedError):  # `end` has closed it
+        engine.health()
+
+
+async def end_with(engine: AsyncEngine, server: uvicorn.Server) -> None:
+    """Let the server end when its engine has died: nothing brings that back but a new start."""
+    while not server.should_exit:
+        try:
+            engine.health()
+        except EngineDeadError as error:
+            _logger.error("the engine is dead, so the server ends: %s", error)
+            server.should_exit = True
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 @contextlib.contextmanager
@@ -235,6 +251,7 @@ def welcome(
     limit = "" if info.kv_tokens >= info.context_length else limited
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
     kept = f" in {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
+    threads += f", {info.tp_size} ranks" if info.tp_size > 1 else ""
     threads += ", deterministic" if info.deterministic else ""
     weights = f", weights in {info.quantization}" if info.quantization else ""
     return (

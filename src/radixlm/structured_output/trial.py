@@ -10,11 +10,11 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from radixlm.core.errors import NoTrialError
 from radixlm.core.grammar import Grammar
+from radixlm.core.processes import import_path
 from radixlm.structured_output.grammar_source import GrammarError, source_of
 from radixlm.structured_output.matcher import Table, compile_source, try_first_tokens
 
@@ -83,7 +83,7 @@ class Trial:
     def _start(self) -> subprocess.Popen[bytes]:
         try:
             process = self._process = subprocess.Popen(  # noqa: S603 - our own
-                [sys.executable, "-P", "-c", _START, *_import_path()],
+                [sys.executable, "-P", "-c", _START, *import_path()],
                 cwd=os.sep,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -100,13 +100,6 @@ class Trial:
                 "look for what the system is out of, memory or processes, and try again"
             ) from error
         return process
-
-
-def _import_path() -> list[str]:
-    """Where this process finds its modules, without entries relative to the working directory."""
-    absolute = [entry for entry in sys.path if Path(entry).is_absolute()]
-    ours = str(Path(__file__).parents[2])
-    return absolute if ours in absolute else [*absolute, ours]
 
 
 def _send(pipe: IO[bytes] | None, message: object) -> None:

@@ -21,8 +21,8 @@ OURS = {
     ("flag", "hint"),
     [
         ("--max-model-len", "--context-length is ours"),
-        ("--tensor-parallel-size", "one device"),
-        ("--tp-size=2", "one device"),
+        ("--pp-size", "--tp-size ranks"),
+        ("--tp=2", "--tp-size is ours"),
         ("--enable-lora", "--lora-paths NAME=FOLDER is ours"),
         ("--gpu-memory-utilization", "--kv-tokens"),
         ("--mem-fraction-static", "--kv-tokens"),

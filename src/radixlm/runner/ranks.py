@@ -1,0 +1,247 @@
+"""Rank 0's side of the other ranks: it starts them, gives each step's batch to them, and watches.
+
+    rank 0                                          another rank, a process of its own
+    start                 -- what to load -->       beats from now on
+    loaded                <-- room for tokens --
+    join                  -- size of the pool -->   makes its pool, joins the group
+                          <-- joined --
+    LeadingRunner.execute -- the batch, in bytes -> computes the same layers, see `follow`
+
+When one dies or does not beat any more, the reason is kept, all are killed, so that rank 0 does not
+wait for them, and who asked for it is called: once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.errors import CheckpointError, ConfigError, EngineDeadError, ModelError
+from radixlm.core.processes import START, import_path
+from radixlm.memory.pools import KVPool, ReqToTokenPool
+from radixlm.runner.batch_wire import packed, unpacked
+from radixlm.runner.model_runner import Model, ModelRunner
+from radixlm.runner.rank_channel import Channel
+from radixlm.runner.rank_group import RankGroup
+
+_TICK_SECONDS = 0.5
+# Ticks without a beat, after the first one: while this process itself is stopped none are counted.
+_MOST_SILENT = 20
+_SECONDS_TO_KNOW = 5.0
+_SECONDS_TO_END = 3.0
+_BATCH, _SOUND = b"b", b"s"
+_COUNT = struct.Struct("<q")
+_ERRORS: Mapping[str, type[ConfigError | ModelError]] = {
+    kind.__name__: kind for kind in (ConfigError, CheckpointError)
+}
+
+
+class Rank:
+    """One of the others: its process, what is said to it, and its heart."""
+
+    def __init__(self, rank: int, size: int, main: str) -> None:
+        """main: `module:function` that the process runs, see `Channel` and `beat`."""
+        self.name = f"rank {rank} of {size}"
+        (own, its), (self.heart, its_heart) = socket.socketpair(), socket.socketpair()
+        self.channel, self.silent = Channel(own), -1
+        self.heart.setblocking(False)
+        handles = its.fileno(), its_heart.fileno()
+        with its, its_heart:
+            self.process = subprocess.Popen(  # noqa: S603 - our own
+                [sys.executable, "-P", "-c", START, main, *map(str, handles), *import_path()],
+                cwd=os.sep,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=handles,
+                start_new_session=True,  # Ctrl-C is for this process
+            )
+        self.name += f" (process {self.process.pid})"
+
+    def look(self) -> str:
+        """Why it can not go on; empty while it can. Once a tick."""
+        try:
+            alive = self.heart.recv(1 << 12) != b""
+        except BlockingIOError:
+            self.silent += self.silent >= 0
+            stopped = self.silent > _MOST_SILENT
+            seconds = _MOST_SILENT * _TICK_SECONDS
+            return f"{self.name} has not answered for {seconds:g} s" if stopped else ""
+        except OSError:
+            alive = False
+        self.silent = 0
+        return "" if alive else self.ended()
+
+    def ended(self) -> str:
+        """How, in words."""
+        try:
+            code = self.process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            return f"{self.name} does not beat any more"
+        if code < 0:
+            return f"{self.name} was ended by signal {-code}"
+        return f"{self.name} ended with status {code}; the log above says why"
+
+
+class Ranks:
+    """All but this one, from their start to `stop`. Raises ConfigError and ModelError of theirs
+    while they load.
+    """
+
+    def __init__(
+        self, size: int, device: torch.device, main: str, settings: Mapping[str, Any]
+    ) -> None:
+        """settings: JSON, for each; with its own number and the place where they meet."""
+        self.group = RankGroup(0, size, device)
+        self._folder = tempfile.TemporaryDirectory(prefix="radixlm-ranks-")  # for the user alone
+        self._reason, self._lost, self._stopping = "", threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._when_lost: Callable[[str], None] = _nobody
+        self._watcher = threading.Thread(target=self._watch, name="radixlm-ranks", daemon=True)
+        self._others: list[Rank] = []
+        try:
+            for rank in range(1, size):
+                self._others.append(Rank(rank, size, main))
+                own = {"rank": rank, "size": size, "folder": self._folder.name}
+                self._others[-1].channel.say(**settings, **own)
+        except OSError as error:
+            self.stop()
+            raise ConfigError(f"--tp-size {size}: a rank can not be started: {error}") from None
+        self._watcher.start()
+
+    def loaded(self) -> int:
+        """How many tokens each has room for, at least. Returns when all have loaded."""
+        return min(int(self._heard(other)["tokens"]) for other in self._others)
+
+    def join(self, *, capacity: int, longest: int) -> None:
+        """capacity: tokens of every rank's pool. longest: of a request."""
+        for other in self._others:
+            other.channel.say(capacity=capacity, longest=longest)
+        for other in self._others:
+            self._heard(other)  # it has its pool
+        try:
+            self.group.join(Path(self._folder.name))
+        except RuntimeError as error:
+            raise ConfigError(f"ranks can not be joined: {self._reason or error}") from None
+
+    def watch(self, when_lost: Callable[[str], None]) -> None:
+        """when_lost: is called with the reason, from another thread, if one is lost."""
+        with self._lock:
+            self._when_lost = when_lost
+            if self._lost.is_set():
+                when_lost(self._reason)
+
+    def send(self, batch: ScheduledBatch) -> None:
+        message = _BATCH + packed(batch)
+        for other in self._others:
+            other.channel.send(message)
+
+    def sound(self, slots: Tensor) -> int:
+        """As `KVPool.sound`, of the others' pools."""
+        message = _SOUND + slots.to(torch.int64).cpu().numpy().tobytes()
+        for other in self._others:
+            other.channel.send(message)
+        return min(int(*_COUNT.unpack(other.channel.receive())) for other in self._others)
+
+    def failure(self, error: Exception) -> EngineDeadError:
+        """Why a step failed: a rank's end, where one has come to it."""
+        if self._lost.wait(_SECONDS_TO_KNOW):
+            return EngineDeadError(self._reason)
+        return EngineDeadError(f"a step over all ranks failed: {type(error).__name__}: {error}")
+
+    def stop(self) -> None:
+        """End them: at once where they wait, else after some seconds."""
+        self._stopping.set()
+        if self._watcher.ident is not None:
+            self._watcher.join()
+        for other in self._others:
+            other.channel.close()
+            other.heart.close()
+        for other in self._others:
+            with suppress(subprocess.TimeoutExpired):
+                other.process.wait(_SECONDS_TO_END)
+            other.process.kill()
+            other.process.wait()
+        self._folder.cleanup()
+
+    def _heard(self, other: Rank) -> Mapping[str, Any]:
+        """What one says while it starts."""
+        try:
+            said = other.channel.heard()
+        except (EOFError, OSError):
+            raise ConfigError(f"{other.ended()}, while it started") from None
+        if (error := said.get("error")) is not None:
+            raise _ERRORS.get(said["kind"], ModelError)(f"{other.name}: {error}")
+        return said
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_TICK_SECONDS):
+            if reason := next(filter(None, [other.look() for other in self._others]), ""):
+                break
+        else:
+            return
+        for other in self._others:
+            other.process.kill()
+        self.group.abort()
+        with self._lock:
+            self._reason = f"{reason}; no step can be computed without it"
+            self._lost.set()
+            self._when_lost(self._reason)
+
+
+def _nobody(_reason: str) -> None:
+    """Asked for it yet: what failed says so itself."""
+
+
+class LeadingRunner:
+    """Rank 0's steps, which the other ranks compute beside it (an engine's `Runner`)."""
+
+    def __init__(self, runner: ModelRunner, ranks: Ranks) -> None:
+        self._runner, self._ranks = runner, ranks
+
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        """Raises EngineDeadError where a rank is gone."""
+        try:
+            if batch.rows:
+                self._ranks.send(batch)
+            return self._runner.execute(batch)
+        except (RuntimeError, OSError, EOFError) as error:
+            raise self._ranks.failure(error) from error
+
+
+def leading(
+    model: Model, pool: KVPool, table: ReqToTokenPool, device: torch.device, ranks: Ranks
+) -> LeadingRunner:
+    """Rank 0's runner, when the others have joined. What a failed request leaves is sound where it
+    is in all pools.
+    """
+    ranks.join(capacity=pool.capacity, longest=table.table.shape[1])
+
+    def sound(slots: Tensor) -> int:
+        return min(pool.sound(slots), ranks.sound(slots))
+
+    return LeadingRunner(ModelRunner(model, pool, table, device, sound=sound), ranks)
+
+
+def follow(channel: Channel, runner: ModelRunner, pool: KVPool) -> None:
+    """Another rank's life: compute what rank 0 computes, until it is gone."""
+    with suppress(EOFError, OSError), torch.inference_mode():
+        while True:
+            message = channel.receive()
+            if message[:1] == _BATCH:
+                runner.compute(unpacked(message[1:]))
+            else:
+                slots = torch.frombuffer(bytearray(message[1:]), dtype=torch.int64)
+                channel.send(_COUNT.pack(pool.sound(slots.to(pool.device))))

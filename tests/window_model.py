@@ -50,6 +50,7 @@ class CheckedWindows:
         self.pins: list[tuple[Pin, list[int]]] = []
         self.locks: Counter[int] = Counter()
         self.ranks: dict[int, Rank] = {}
+        self.found: set[int] = set()
         self.time = 0
         self.place = np.full(n_slots, NOWHERE, dtype=np.int64)
         self.memory = np.full(size.capacity, NOWHERE, dtype=np.int64)
@@ -135,13 +136,17 @@ class CheckedWindows:
             return
         start, reader.start = reader.start, stop
         last = min(stop, lease.committed)
-        ends: set[int] = set()
-        for end in reader.ends:
-            ends.update(range(self.behind(end), self._up(end)))
-        inner = [at for at in range(start, last) if at not in ends]
-        outer = [at for at in range(start, last) if at in ends]
-        self._unlock([reader.names[at] for at in inner], end=False)
-        self._unlock([reader.names[at] for at in outer], end=True)
+        *found, ends = ({*range(self.behind(end), self._up(end))} for end in reader.ends)
+        matched = found[0] | found[1]
+        ends -= matched
+        held = range(start, last)
+        inside = [reader.names[at] for at in held if at not in ends | matched]
+        passed = [reader.names[at] for at in held if at in ends]
+        ended = [reader.names[at] for at in held if at in matched]
+        self._unlock(inside, 0)
+        self._unlock(passed, 1)
+        self._unlock(ended, 1, found=True)
+        self.found.update(ended)
         self.counts["passed"] += stop - start
 
     def commit(self, reader: WindowReader, upto: int) -> None:
@@ -153,7 +158,7 @@ class CheckedWindows:
         self.counts["healed"] += sum(before.get(name) == NOWHERE for name in held)
         for name in held:
             if before.get(name, NOWHERE) == NOWHERE:
-                self.ranks.pop(name, None)
+                self._forget(name)
         self.locks.update(held)
         self._reads(reader)
 
@@ -161,7 +166,7 @@ class CheckedWindows:
         stop = reader.lease.committed
         reader.lease.release()
         self.readers.remove(reader)
-        self._unlock(reader.names[reader.start : stop], end=True)
+        self._unlock(reader.names[reader.start : stop], 2)
 
     def pin(self, tokens: list[int], namespace: str) -> None:
         names = self.names(codes_after(root_code(namespace), tokens))
@@ -181,7 +186,7 @@ class CheckedWindows:
     def unpin(self, index: int) -> None:
         pin, window = self.pins.pop(index)
         self.cache.unpin(pin.id)
-        self._unlock(window, end=True)
+        self._unlock(window, 2)
 
     def discard(self, tokens: list[int], namespace: str, keep: int) -> None:
         self.cache.discard(np.array(tokens, dtype=np.int32), namespace, keep)
@@ -240,16 +245,25 @@ class CheckedWindows:
         same("tombstones", made, expected)
         self.counts["tombstones"] += len(made)
         for name in made | gone:
-            self.ranks.pop(name, None)
+            self._forget(name)
 
-    def _unlock(self, names: list[int], *, end: bool) -> None:
-        """In order of the context."""
+    def _forget(self, name: int) -> None:
+        self.ranks.pop(name, None)
+        self.found.discard(name)
+
+    def _unlock(self, names: list[int], level: int, *, found: bool = False) -> None:
+        """In order of the context. level: 2 for an end, 1 for one that was passed, 0 for what is
+        inside; never less than before. found: a match ended there; the second one makes it an end,
+        whatever it was before.
+        """
         self.time += 1
         self.locks.subtract(names)
         free = [name for name in names if not self.locks[name]]
         for place, name in enumerate(free):
-            kept = end or self.ranks.get(name, (0,))[0] == 1
-            self.ranks[name] = (int(kept), self.time, 0 if end else place // self.page)
+            its = max(level, self.ranks.get(name, (0,))[0])
+            if found:
+                its = 2 if name in self.found else level
+            self.ranks[name] = (its, self.time, 0 if level else place // self.page)
 
     def _move(self) -> None:
         moves = self.windows.take_moves()

@@ -15,7 +15,8 @@ from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.tree import RadixTree
 from radixlm.cache.tree_stats import Reuse
-from radixlm.cache.window_slots import WindowHold, WindowSize, WindowSlots
+from radixlm.cache.window_hold import WindowHold
+from radixlm.cache.window_slots import WindowSize, WindowSlots
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
@@ -209,8 +210,7 @@ class RadixCache:
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, known, expected)
         if self.windows is not None:
-            ends = match.length, match.agreed.length, size
-            lease.window = WindowHold(self.windows, lease.slots, ends)
+            lease.window = WindowHold(self.windows, lease.slots, match.agreed.length, size)
         self.leases[lease] = None
         return lease
 

@@ -22,7 +22,7 @@ from radixlm.cache.node import (
     upward,
 )
 from radixlm.cache.tree import RadixTree
-from radixlm.cache.window_slots import WindowHold
+from radixlm.cache.window_hold import WindowHold
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, LeaseClosedError

@@ -21,8 +21,9 @@ NONE = -1
 _SHARES, _MOST_SPARE = 32, 64
 # Eviction looks at all slots, so it takes at least this share of them.
 _QUANTA = 64
-# Ranks from here on are of tokens that matches end at; they go after all others.
-_ENDS = 1 << 62
+# What goes first: what no match is likely to end at, then what one may, then what one will.
+INSIDE, PASSED, END = range(3)
+_LEVEL = 1 << 60  # in a rank, above the time
 
 
 class WindowSize(NamedTuple):
@@ -92,9 +93,10 @@ class WindowSlots:
 
     A match ends at the deepest token before which a whole window is there (`cut`). A lease locks
     just that window and moves its locks along as it computes (see WindowHold). What it leaves
-    stays, unlocked, until room is needed. First goes what no match has ended at or is likely to,
-    longest left first; then ends of prompts, of answers and of matches, each as a whole, since a
-    part of a window is of no use.
+    stays, unlocked, until room is needed. What was left longest ago goes first, but of all first
+    what no match has ended at or is likely to. Next are ends that requests went on from: of their
+    prompts, and of matches. Last are ends of requests that are over, and ends that two matches
+    had. Ends go as a whole, since a part of a window is of no use.
 
     of: (slots of the cache,) int32, NONE without. pinned: locks that are pins'. held: all locks.
     Whole pages are given and freed. Used by one thread, the cache's.
@@ -116,6 +118,7 @@ class WindowSlots:
         self._owner: Slots = np.full(size.capacity, NONE, dtype=np.int32)
         self._locks: Slots = np.zeros(size.capacity, dtype=np.int32)
         self._cached = np.zeros(size.capacity, dtype=np.bool_)
+        self._found = np.zeros(size.capacity, dtype=np.bool_)
         self._rank: npt.NDArray[np.int64] = np.zeros(size.capacity, dtype=np.int64)
         self._uses = 0
         self._moves: list[tuple[Slots, Slots]] = []
@@ -203,6 +206,7 @@ class WindowSlots:
         self._cached[mine] = True
         self._locks[mine] = 1
         self._rank[mine] = 0
+        self._found[mine] = False
         self.private -= mine.size
         self.locked += mine.size
         self.held += mine.size
@@ -234,7 +238,26 @@ class WindowSlots:
 
     def unlock(self, slots: Slots, *, end: bool) -> None:
         """Undo a lock. end: matches are likely to end at the last of these."""
-        mine = self.of[slots]
+        mine = self._unlock(slots)
+        pages = 0 if end else np.arange(mine.size) // self.page_size
+        level = np.maximum(self._rank[mine] // _LEVEL, END if end else INSIDE)
+        self._rank[mine] = level * _LEVEL + self._uses + pages
+        self._uses += 1 if end else -(-mine.size // self.page_size)
+
+    def go_on_from(self, slots: Slots, *, found: bool) -> None:
+        """Undo a lock on an end that a request has gone on from. found: a match ended there."""
+        mine = self._unlock(slots)
+        if found:
+            level = np.where(self._found[mine], END, PASSED)
+            self._found[self.of[slots]] = True
+        else:
+            level = np.maximum(self._rank[mine] // _LEVEL, PASSED)
+        self._rank[mine] = level * _LEVEL + self._uses
+        self._uses += 1
+
+    def _unlock(self, slots: Slots) -> Slots:
+        """Undo a lock; the window slots that have none now."""
+        mine: Slots = self.of[slots]
         if mine.size and int(self._locks[mine].min()) < 1:
             raise CacheError("window slots are unlocked that were not locked")
         self._locks[mine] -= 1
@@ -242,10 +265,7 @@ class WindowSlots:
         mine = mine[self._locks[mine] == 0]
         self.evictable += mine.size
         self.locked -= mine.size
-        pages = 0 if end else np.arange(mine.size) // self.page_size
-        above = np.where(end | (self._rank[mine] >= _ENDS), _ENDS, 0)
-        self._rank[mine] = above + self._uses + pages
-        self._uses += 1 if end else -(-mine.size // self.page_size)
+        return mine
 
     def drop(self, slots: Slots) -> None:
         """These slots are free now, or their tokens are out of sight: private, or unlocked."""
@@ -320,64 +340,6 @@ class WindowSlots:
     def _free(self, mine: Slots) -> None:
         self.of[self._owner[mine]] = NONE
         self._owner[mine] = NONE
-        self._cached[mine] = False
+        self._cached[mine] = self._found[mine] = False
         self._rank[mine] = 0
         self._allocator.free(mine)
-
-
-class WindowHold:
-    """What a lease holds of window slots: those of its tokens from `start` on.
-
-        tokens   0              start      committed      length
-                 | out of sight | locked   | private     )
-
-    The lock is a receipt: the tokens between `start` and `committed`, no others, are unlocked when
-    they come out of sight or the lease ends. ends: where matches are likely to end: where this one
-    did, where tokens stopped to agree, and where the prompt ends.
-    """
-
-    def __init__(self, windows: WindowSlots, slots: Slots, ends: Iterable[int]) -> None:
-        """slots: of all tokens that a match found."""
-        self.windows = windows
-        self.start = windows.first_seen(slots.size)
-        self._ends = tuple(ends)
-        windows.lock(slots[self.start :])
-
-    def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
-        """Give up what is out of sight once `computed` tokens are: free what is private, unlock
-        what is the tree's.
-        """
-        windows, start = self.windows, self.start
-        stop = windows.behind(computed)
-        if stop - start < max(windows.size.spare, 1):
-            return
-        self.start = stop
-        if start < committed:
-            self._unlock(start, min(stop, committed), slots)
-        if stop > committed:
-            windows.drop(slots[max(start, committed) : stop])
-
-    def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
-        """Tokens [start, upto) enter the tree. mine: (length,) all slots. theirs: of those from
-        `start` on that the tree had.
-        """
-        first, there = max(start, self.start), start + theirs.size
-        if there > first:
-            self.windows.replace(mine[first:there], theirs[first - start :])
-        if upto > max(there, first):
-            self.windows.enter(mine[max(there, first) : upto])
-
-    def release(self, committed: int, slots: Slots) -> None:
-        """Unlock all of it."""
-        self.windows.unlock(slots[self.start : committed], end=True)
-
-    def _unlock(self, start: int, stop: int, slots: Slots) -> None:
-        windows = self.windows
-        ends = np.zeros(stop - start, dtype=np.bool_)
-        size = windows.page_size
-        for end in self._ends:
-            first, last = windows.behind(end) - start, -(-end // size) * size - start
-            ends[max(first, 0) : max(last, 0)] = True
-        its = slots[start:stop]
-        windows.unlock(its[~ends], end=False)
-        windows.unlock(its[ends], end=True)

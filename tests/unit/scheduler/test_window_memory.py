@@ -77,7 +77,9 @@ class TestMemory:
 
 class TestReuse:
     def test_a_quarter_of_the_pool_hits_nearly_as_often(self) -> None:
-        """vllm #48435 falls to 0. 12 chats that share a system prompt, 4 turns each in turn."""
+        """vllm #48435 falls to 0. 12 chats that share a system prompt, 4 turns each in turn; of
+        other layers they fill 3,047 slots.
+        """
 
         def hits(size: WindowSize | None) -> int:
             bench, system, cached = Bench(12_000, budget=64, windows=size), tokens(300, 99), 0
@@ -93,7 +95,7 @@ class TestReuse:
 
         everything = hits(None)
         assert everything > 0
-        assert hits(windows(3_000, step=64)) >= 0.9 * everything
+        assert hits(windows(760, window=48, step=64)) >= 0.9 * everything
 
     def test_a_prefix_that_was_inside_is_computed_again_once(self) -> None:
         """Where prompts part is an end as well, once that is known."""

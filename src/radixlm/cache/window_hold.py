@@ -1,0 +1,66 @@
+"""A lease's hold on window slots."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from radixlm.cache.window_slots import END, INSIDE, PASSED, WindowSlots
+from radixlm.core.keys import Slots
+
+
+class WindowHold:
+    """What a lease holds of window slots: those of its tokens from `start` on.
+
+        tokens   0              start      committed      length
+                 | out of sight | locked   | private     )
+
+    The lock is a receipt: the tokens between `start` and `committed`, no others, are unlocked when
+    they come out of sight or the lease ends. parted: where tokens stopped to agree, which is where
+    the match would have ended with all windows. prompt: where the prompt ends.
+    """
+
+    def __init__(self, windows: WindowSlots, slots: Slots, parted: int, prompt: int) -> None:
+        """slots: of all tokens that a match found."""
+        self.windows = windows
+        self.start = windows.first_seen(slots.size)
+        self._ends = (prompt, PASSED), (parted, END), (slots.size, END)
+        windows.lock(slots[self.start :])
+
+    def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
+        """Give up what is out of sight once `computed` tokens are: free what is private, unlock
+        what is the tree's.
+        """
+        windows, start = self.windows, self.start
+        stop = windows.behind(computed)
+        if stop - start < max(windows.size.spare, 1):
+            return
+        self.start = stop
+        if start < committed:
+            self._unlock(start, min(stop, committed), slots)
+        if stop > committed:
+            windows.drop(slots[max(start, committed) : stop])
+
+    def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
+        """Tokens [start, upto) enter the tree. mine: (length,) all slots. theirs: of those from
+        `start` on that the tree had.
+        """
+        first, there = max(start, self.start), start + theirs.size
+        if there > first:
+            self.windows.replace(mine[first:there], theirs[first - start :])
+        if upto > max(there, first):
+            self.windows.enter(mine[max(there, first) : upto])
+
+    def release(self, committed: int, slots: Slots) -> None:
+        """Unlock all of it."""
+        self.windows.unlock(slots[self.start : committed], end=True)
+
+    def _unlock(self, start: int, stop: int, slots: Slots) -> None:
+        windows, size = self.windows, self.windows.page_size
+        levels = np.zeros(stop - start, dtype=np.int8)
+        for end, level in self._ends:
+            first, last = windows.behind(end) - start, -(-end // size) * size - start
+            levels[max(first, 0) : max(last, 0)] = level
+        its = slots[start:stop]
+        windows.unlock(its[levels == INSIDE], end=False)
+        windows.go_on_from(its[levels == PASSED], found=False)
+        windows.go_on_from(its[levels == END], found=True)

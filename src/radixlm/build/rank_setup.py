@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -26,7 +25,6 @@ from radixlm.runner.rank_group import RankGroup
 from radixlm.runner.ranks import Ranks
 
 _MAIN = "radixlm.build.rank_process:main"
-_logger = logging.getLogger("radixlm.build")
 
 
 class ParallelRanks(Ranks):
@@ -77,7 +75,6 @@ class Beside(NamedTuple):
         self.ranks.stop()
 
     def _lost(self, reason: str) -> None:
-        _logger.error("%s", reason)
         self.inbox.put(Fail(EngineDeadError(reason)))
 
 

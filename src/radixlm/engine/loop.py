@@ -119,7 +119,8 @@ class EngineThread(threading.Thread):
                 for seen in self._core.watching.turn():
                     self._send(seen)
             self._save()
-        except EngineDeadError as error:  # its reason was logged where it was found
+        except EngineDeadError as error:  # found elsewhere: a traceback says nothing of it
+            _logger.error("the engine ends: %s", error)
             end = error
         except BaseException as error:  # a native part's panic is no Exception
             _logger.exception("the engine loop crashed")

@@ -13,6 +13,7 @@ wait for them, and who asked for it is called: once.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import struct
@@ -37,6 +38,7 @@ from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.rank_channel import Channel
 from radixlm.runner.rank_group import RankGroup
 
+_logger = logging.getLogger("radixlm.runner")
 _TICK_SECONDS = 0.5
 # Ticks without a beat, after the first one: while this process itself is stopped none are counted.
 _MOST_SILENT = 20
@@ -159,6 +161,7 @@ class Ranks:
         """Why a step failed: a rank's end, where one has come to it."""
         if self._lost.wait(_SECONDS_TO_KNOW):
             return EngineDeadError(self._reason)
+        _logger.error("a step over all ranks failed", exc_info=error)
         return EngineDeadError(f"a step over all ranks failed: {type(error).__name__}: {error}")
 
     def stop(self) -> None:

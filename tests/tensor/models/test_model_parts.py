@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from radixlm.core.errors import ConfigError
+from radixlm.core.gguf_file import GGUFFile
+from radixlm.layers.quantized import QuantizedWeight, from_mxfp4, quantize
 from radixlm.layers.split import Split
-from radixlm.models import load_config, load_model, open_checkpoint
+from radixlm.models import GGUFCheckpoint, load_config, load_model, open_checkpoint
+from radixlm.models.cuts import Cut
+from radixlm.models.parts import PartCheckpoint, check_parts, part_of
+from radixlm.models.safetensors_files import CutCheckpoint
+from radixlm.testing.gguf_writer import write_gguf
+from radixlm.testing.quantized_folders import Recipe, quantize_folder, write_plain
 from radixlm.testing.reference import (
     ARCHITECTURES,
     load_reference,
@@ -53,16 +61,20 @@ class Meeting:
         return parts
 
 
-def logits_of_ranks(folder: Path, token_ids: list[int], size: int) -> Tensor:
-    """Rank 0's."""
+def logits_of_ranks(
+    folder: Path,
+    token_ids: list[int],
+    size: int,
+    opened: Callable[[Path], CutCheckpoint] = open_checkpoint,
+) -> Tensor:
+    """Rank 0's. folder: of the config, too."""
     meeting, whole = Meeting(size), load_config(folder)
 
     @torch.inference_mode()
     def run(rank: int) -> Tensor:
         split = meeting.split(rank, whole.vocab_size)
-        checkpoint = open_checkpoint(folder)
         model = load_model(
-            checkpoint, whole, dtype=torch.float32, device=CPU, progress=False, split=split
+            opened(folder), whole, dtype=torch.float32, device=CPU, progress=False, split=split
         )
         config, rows = model.config, torch.arange(len(token_ids))
         attend = DenseAttend(config.n_kv_heads, config.windows, config.traits.score_cap)
@@ -100,3 +112,126 @@ def test_logits_equal_transformers(
     expected = reference_logits(load_reference(folder), token_ids)
     assert (logits_of_ranks(folder, token_ids, size) - expected).abs().max() <= 1e-4
     assert expected.argmax(-1).unique().numel() > 10, "the reference says the same all the time"
+
+
+GROUPS = {"intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.parametrize("kind", ["pack-quantized", "gptq", "awq"])
+def test_quantized_weights_are_cut_between_groups(tmp_path: Path, kind: Any) -> None:
+    plain = make_checkpoint(tmp_path / "plain", "llama", **GROUPS)
+    weights = quantize_folder(plain, tmp_path / "quantized", Recipe(kind))
+    expected = reference_logits(
+        load_reference(write_plain(plain, tmp_path / "whole", weights)), tokens(30)
+    )
+    found = logits_of_ranks(tmp_path / "quantized", tokens(30), 2)
+    assert (found - expected).abs().max() <= 1e-3
+
+
+def test_a_group_is_never_cut(tmp_path: Path) -> None:
+    plain = make_checkpoint(tmp_path / "plain", "llama")  # 96 between the products: 48 are no 32
+    quantize_folder(plain, tmp_path / "quantized", Recipe("gptq"))
+    with pytest.raises(ConfigError, match=r"down_proj.weight' at \(0, 48\).* group of 32"):
+        logits_of_ranks(tmp_path / "quantized", tokens(3), 2)
+
+
+def test_gguf_files_are_cut(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "plain", "llama", **GROUPS)
+    write_gguf(folder, tmp_path / "model.gguf", "F32")
+    head_dim = load_config(folder).head_dim
+    expected = reference_logits(load_reference(folder), tokens(30))
+    found = logits_of_ranks(
+        folder, tokens(30), 2, lambda _: GGUFCheckpoint(GGUFFile(tmp_path / "model.gguf"), head_dim)
+    )
+    assert (found - expected).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("whole_rows", [True, False])
+def test_cuts_of_codes_are_cuts_of_numbers(whole_rows: bool) -> None:
+    draw = torch.Generator().manual_seed(0)
+    blocks = torch.randint(0, 256, (8, 4, 16), dtype=torch.uint8, generator=draw)
+    scales = torch.randint(122, 125, (8, 4), dtype=torch.uint8, generator=draw)
+    weights = [from_mxfp4(blocks, scales), quantize(torch.randn(8, 128, generator=draw), bits=8)]
+    cut = Cut(0, ((1, 3), (5, 6))) if whole_rows else Cut(1, ((32, 64), (96, 128)))
+    for weight in weights:
+        part = cut.of("it", weight)
+        assert isinstance(part, QuantizedWeight)
+        assert torch.equal(part.dequantized(), cut.of("it", weight.dequantized()))
+
+
+class Recorded:
+    """A checkpoint that notes how much is read of it."""
+
+    is_quantized = False
+
+    def __init__(self, folder: Path) -> None:
+        self.where, self._its = str(folder), open_checkpoint(folder)
+        self.whole: dict[str, int] = {}
+        self.parts: dict[str, int] = {}
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return self._its.shapes
+
+    def read(self, name: str) -> Tensor | QuantizedWeight:
+        return self._noted(self.whole, name, self._its.read(name))
+
+    def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
+        return self._noted(self.parts, name, self._its.read_cut(name, cut))
+
+    @staticmethod
+    def _noted(notes: dict[str, int], name: str, weight: Any) -> Any:
+        # What a slice is a view of would be resident as well.
+        notes[name] = weight.untyped_storage().nbytes() // weight.itemsize
+        return weight
+
+
+@pytest.mark.parametrize("architecture", ["qwen2_moe", "granitemoe", "gpt_oss", "phi3"])
+def test_no_more_is_read_than_the_part(tmp_path: Path, architecture: str) -> None:
+    folder = make_checkpoint(tmp_path, architecture)
+    whole, meeting, read = load_config(folder), Meeting(2), []
+    for rank in range(2):
+        recorded = Recorded(folder)
+        part = PartCheckpoint(recorded, whole, meeting.split(rank, whole.vocab_size))
+        for name in part.shapes:
+            part.read(name)
+        read.append(recorded)
+    sizes = {name: torch.Size(shape).numel() for name, shape in read[0].shapes.items()}
+    for name, count in read[0].parts.items():
+        assert count + read[1].parts[name] == sizes[name], name
+    small = ("norm.weight", "gate.weight", "router.weight", "layer.weight", "bias")
+    assert all(name.endswith(small) for each in read for name in each.whole)
+    added_once = [name for name in read[0].whole if name not in read[1].whole]
+    assert all(name.endswith("bias") for name in added_once)
+    assert sum(read[0].parts.values()) > 0.4 * sum(sizes.values())
+
+
+def refused(tmp_path: Path, architecture: str, size: int, **fields: Any) -> str:
+    config = load_config(make_checkpoint(tmp_path, architecture, **fields))
+    with pytest.raises(ConfigError) as found:
+        check_parts(config, size)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "size", "fields", "said"),
+    [
+        ("llama", 3, {}, "--tp-size 3 does not fit the model's 4 heads (num_attention_heads)"),
+        ("llama", 8, {}, "2 heads of keys (num_key_value_heads)"),
+        ("llama", 2, {"intermediate_size": 97}, "--tp-size 2 does not divide the model's inter"),
+        ("qwen3_moe", 2, {"moe_intermediate_size": 33}, "moe_intermediate_size of 33"),
+        ("qwen2_moe", 2, {"shared_expert_intermediate_size": 49}, "shared_expert_intermediate_si"),
+    ],
+)
+def test_sizes_that_can_not_be(
+    tmp_path: Path, architecture: str, size: int, fields: dict[str, Any], said: str
+) -> None:
+    assert said in refused(tmp_path, architecture, size, **fields)
+
+
+def test_parts_make_the_whole(tmp_path: Path) -> None:
+    fields = {"num_attention_heads": 6, "num_key_value_heads": 3, "vocab_size": 321}
+    config = load_config(make_checkpoint(tmp_path, "llama", **fields))
+    parts = [part_of(config, rank, 2) for rank in range(2)]
+    assert [(part.n_heads, part.n_kv_heads) for part in parts] == [(2, 1), (4, 2)]
+    assert sum(part.vocab_size for part in parts) == 321

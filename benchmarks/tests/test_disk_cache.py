@@ -71,16 +71,14 @@ def test_what_is_filled_in_is_the_models(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_all_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_servers_share_and_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The other parts take many servers more, and are measured by hand."""
     picture = tmp_path / "picture.png"
-    arguments = ["--shape", "tiny", "--tokens", "512", "--rounds", "1", "--restarts", "1"]
-    arguments += ["--stored", "8192", "--only", "W4", "--scale", "0.1", "--requests", "16"]
+    arguments = ["--shape", "tiny", "--parts", "shared,restart", "--tokens", "512"]
+    arguments += ["--rounds", "1", "--requests", "16"]
     disk_cache.main([*arguments, "--picture", str(picture), "--place", str(tmp_path)])
     report = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert report["first"]["fewest_cached"] == 512
     assert report["shared"]["second_over_first"] >= 0.95
-    assert report["start"]["cached_of_first_request"] == [4_096]
-    assert report["load"]["alarms"] == []
     after = {row["setting"]: row["after"] for row in report["restart"]["workloads"]}
     assert after["with a disk cache"] > after["without"]
     assert picture.stat().st_size > 1_000

@@ -1,11 +1,12 @@
 """What this machine can do, and how much of it the engine does.
 
     python -m benchmarks.limits [--shapes smollm-135m] [--dtypes bfloat16] [--quick] [--threads N]
-                                [--kv-cache-dtype int8]
+                                [--kv-cache-dtype int8] [--latents]
 
 First matrix products in the model's shapes, with weights that come from memory, and the memory's
 bandwidth. Then steps of the ModelRunner on random weights: chunks of a prompt, and decoding with
 256 or 2,048 tokens of context per request, or 64 of its own under 4,096 that all share. With
+--latents only what a shared prefix costs a layer of a model with latents. With
 --kv-cache-dtype int8 each step takes turns on a pool of either kind. The bound of the usual one is
 
     max(operations / rate, (weights + unique keys and values) / bandwidth)
@@ -25,7 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -53,12 +54,25 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.kernels.jit import user_store
 from radixlm.layers.ways import ProductTable
 from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
-from radixlm.models import ModelConfig, PlainCheckpoint, load_config, load_model
+from radixlm.models import CausalLM, ModelConfig, PlainCheckpoint, load_config, load_model
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODE, LONG, CHUNKS = (1, 8, 32), (1, 8), (256, 2048)
+# One layer of DeepSeek-V2-Lite that has experts; so few tokens that the head does not count.
+LITE: dict[str, Any] = {
+    "model_type": "deepseek_v2",
+    "vocab_size": 512,
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 8192,
+    "q_lora_rank": None,
+    "moe_intermediate_size": 1408,
+    "num_experts_per_tok": 6,
+}
 PARAMS = SamplingParams(max_tokens=1, temperature=0)
 PROFILED = ("prefill 256", "decode 8")
 console = Console(width=120)
@@ -139,27 +153,25 @@ def make_batch(step: Step, table: ReqToTokenPool, vocab_size: int) -> ScheduledB
     return ScheduledBatch(tuple(rows))
 
 
+def random_model(shape: str, dtype: torch.dtype) -> CausalLM:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = write_random_checkpoint(shape, Path(scratch) / shape)
+        config, cpu = load_config(folder), torch.device("cpu")
+        checkpoint = PlainCheckpoint(folder)
+        return load_model(checkpoint, config, dtype=dtype, device=cpu, progress=False)
+
+
 class Bench:
     """A model and its pools, on which any of the steps can be run. kinds: whether each is coded."""
 
     def __init__(
         self,
-        shape: str,
+        model: CausalLM,
         dtype: torch.dtype,
         wanted: Sequence[Step],
         kinds: Sequence[bool] = (False,),
     ) -> None:
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = write_random_checkpoint(shape, Path(scratch) / shape)
-            self.config = load_config(folder)
-            checkpoint = PlainCheckpoint(folder)
-            self._model = load_model(
-                checkpoint,
-                self.config,
-                dtype=dtype,
-                device=torch.device("cpu"),
-                progress=False,
-            )
+        self._model, self.config = model, model.config
         self._model.pack(ProductTable(user_store()).choice)
         slots = max(step.unique for step in wanted)
         longest = max(step.shared + step.own + step.new for step in wanted)
@@ -171,15 +183,20 @@ class Bench:
 
     def _filled(self, slots: int, dtype: torch.dtype, *, coded: bool) -> KVPool:
         shape = (self.config.n_kv_heads, self.config.head_dim)
-        pool = KVPool(self.config.n_layers, slots, *shape, dtype, coded=coded)
+        latent = self.config.traits.latents is not None
+        pool = KVPool(self.config.n_layers, slots, *shape, dtype, coded=coded, latent=latent)
         for layer in range(pool.n_layers):
             pool.write(layer, torch.arange(slots), *torch.randn(2, slots, *shape).to(dtype))
         return pool
 
     def seconds(self, step: Step, timing: Timing) -> list[float]:
         """On each pool, by turns."""
+        return median_of_turns(self.works(step), timing)
+
+    def works(self, step: Step) -> list[Callable[[], object]]:
+        """The step on each pool. The table knows its rows until the next one's are made."""
         batch = make_batch(step, self._table, self.config.vocab_size)
-        return median_of_turns([partial(each.execute, batch) for each in self._runners], timing)
+        return [partial(each.execute, batch) for each in self._runners]
 
     def profile(self, step: Step, repeats: int) -> dict[str, float]:
         """Milliseconds of a step by heading, the longest first."""
@@ -219,7 +236,7 @@ def measure(
     rates = measure_rates(shape, dtype, timing)
     rate = max(by[max(CHUNKS)] for name, by in rates.items() if name.startswith("layer"))
     wanted = steps(quick=quick)
-    bench = Bench(shape, dtype, wanted, [False, True] if coded else [False])
+    bench = Bench(random_model(shape, dtype), dtype, wanted, [False, True] if coded else [False])
     rows = []
     for step in tqdm(wanted, desc=f"{shape} {_name(dtype)}", dynamic_ncols=True):
         work, moved = operations(bench.config, step), bytes_read(bench.config, step, dtype)
@@ -249,6 +266,26 @@ def measure(
             step.name: bench.profile(step, timing.least) for step in wanted if step.name in PROFILED
         },
     }
+
+
+def measure_latents(dtype: torch.dtype, timing: Timing) -> dict[str, Any]:
+    """Milliseconds of a layer with experts in DeepSeek-V2-Lite's sizes, by readers of one prefix:
+    32 and one, by turns with as many that read none.
+    """
+    model = CausalLM(ModelConfig.from_hf(LITE), dtype=dtype, device=torch.device("cpu"))
+    for weight in model.weights().values():
+        weight.normal_(0, 0.02)
+    rows: dict[str, Any] = {}
+    for readers in (32, 1):
+        under = Step(f"decode {readers} under 4,096", readers, 1, own=64, shared=4_096)
+        alone = Step(f"decode {readers}", readers, 1, own=64)
+        # Each its own table.
+        works = [Bench(model, dtype, [step]).works(step)[0] for step in (under, alone)]
+        prefix, none = median_of_turns(works, timing)
+        times = {"prefix_ms": round(1e3 * prefix, 2), "none_ms": round(1e3 * none, 2)}
+        rows[str(readers)] = times | {"ratio": round(prefix / none, 3)}
+        console.print(f"latents, {_name(dtype)}, {readers} readers: {rows[str(readers)]}")
+    return {"dtype": _name(dtype), "readers": rows}
 
 
 def _beside(seconds: float, of_codes: float | None = None) -> dict[str, float]:
@@ -292,12 +329,17 @@ def main() -> None:
     parser.add_argument("--shapes", default="smollm-135m,qwen3-0.6b")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--kv-cache-dtype", choices=("auto", "int8"), default="auto")
+    parser.add_argument("--latents", action="store_true", help="nothing but DeepSeek's")
     parser.add_argument("--quick", action="store_true", help="short chunks, few repeats")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     timing = Timing(0.3, least=3, most=10) if options.quick else Timing(3.0, least=5)
+    if options.latents:
+        latents = [measure_latents(DTYPES[name], timing) for name in options.dtypes.split(",")]
+        print(json.dumps({"benchmark": "limits", "threads": options.threads, "latents": latents}))
+        return
     memory = bandwidths(timing)
     console.print(", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in memory.items()))
     results = []

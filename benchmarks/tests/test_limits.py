@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.limits import Bench, Step, bytes_read, operations, steps
+from benchmarks.limits import Bench, Step, bytes_read, operations, random_model, steps
 from benchmarks.step_profile import heading_of
 from radixlm.bench.machine import Timing, head_product, layer_products
 from radixlm.layers.linear import Linear
@@ -40,7 +40,7 @@ def test_shared_keys_and_values_are_read_once():
 
 @pytest.fixture(scope="module")
 def bench():
-    return Bench("tiny", torch.float32, steps(quick=True))
+    return Bench(random_model("tiny", torch.float32), torch.float32, steps(quick=True))
 
 
 def test_every_step_runs(bench):

@@ -45,6 +45,16 @@ def test_windows(architecture: str, fields: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [("deepseek_v2", {"q_lora_rank": None}), ("deepseek_v3", {})],
+)
+def test_latents(architecture: str, fields: dict[str, Any]) -> None:
+    chosen = ("--fields", json.dumps(fields), "--setting", *ONE_OF_EACH_KIND)
+    assert check(architecture, *chosen) == len(ONE_OF_EACH_KIND)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("architecture", "every", "first"),
     [("llama", 1, 0), ("mistral", 3, 0), ("qwen2", 3, 1), ("qwen3", 3, 2)],
 )

@@ -74,3 +74,18 @@ def test_rows_begin_at_a_page() -> None:
         assert rows.shape == (count, blocks.nbytes)
         assert rows.data_ptr() % 4096 == 0
         assert not rows.any()
+
+
+@pytest.mark.parametrize("slots", SLOTS.values(), ids=SLOTS)
+def test_latents_are_stored_once(slots: list[int]) -> None:
+    """Their values are their keys, the same memory."""
+    pool, other = (KVPool(3, 12, 1, 5, torch.float32, latent=True) for _ in range(2))
+    for keys in pool.keys:
+        keys.normal_()
+    blocks, landing = PoolBlocks(pool, 4), PoolBlocks(other, 4)
+    stored = b"".join(blocks.source(np.array(slots, dtype=np.int32)))
+    assert len(stored) == blocks.nbytes == 3 * 4 * 5 * 4 == 4 * pool.nbytes // 12
+    landing.target()[0][:] = stored
+    landing.land(np.array(slots, dtype=np.int32))
+    for ours, theirs in zip(pool.keys, other.values, strict=True):
+        assert torch.equal(ours[slots], theirs[slots])

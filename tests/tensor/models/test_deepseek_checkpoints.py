@@ -1,0 +1,79 @@
+"""What DeepSeek's folders hold beside the layers that are served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model, open_checkpoint
+from radixlm.testing.reference import make_checkpoint
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
+    cpu = torch.device("cpu")
+    checkpoint = PlainCheckpoint(folder)
+    return load_model(checkpoint, load_config(folder), dtype=dtype, device=cpu, progress=False)
+
+
+def add(folder: Path, *names: str) -> None:
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), **{name: torch.ones(2) for name in names}}, path)
+
+
+def test_layers_that_only_propose_tokens_are_left_out(tmp_path: Path) -> None:
+    """As DeepSeek-V3's layer 61: their answers do not depend on it."""
+    folder = make_checkpoint(tmp_path, "deepseek_v3")
+    plain = load(folder).weights()
+    add(folder, "model.layers.3.eh_proj.weight", "model.layers.3.shared_head.norm.weight")
+    assert load(folder).weights().keys() == plain.keys()
+    add(folder, "model.layers.4.eh_proj.weight")
+    with pytest.raises(CheckpointError, match=r"model\.layers\.4\.eh_proj\.weight"):
+        load(folder)
+
+
+def test_without_such_layers_they_are_one_too_many(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "deepseek_v2")
+    add(folder, "model.layers.3.eh_proj.weight")
+    with pytest.raises(CheckpointError, match=r"model\.layers\.3\.eh_proj\.weight"):
+        load(folder)
+
+
+def test_fp8_is_refused_by_its_name(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "deepseek_v3")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnsupportedModelError, match="quant_method' is 'fp8'"):
+        open_checkpoint(folder)
+
+
+def test_what_chooses_experts_and_expands_latents_stays_exact(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "deepseek_v3")
+    stored, weights = (
+        load_file(folder / "model.safetensors"),
+        load(folder, torch.bfloat16).weights(),
+    )
+    exact = ("mlp.gate.weight", "mlp.gate.e_score_correction_bias", "self_attn.kv_b_proj.weight")
+    for end in exact:
+        name = f"model.layers.1.{end}"
+        assert torch.equal(weights[name], stored[name]), name
+    assert weights["model.layers.1.self_attn.o_proj.weight"].dtype == torch.bfloat16
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "deepseek_v2")
+    path = folder / "model.safetensors"
+    name = "model.layers.2.self_attn.kv_b_proj.weight"
+    save_file({key: each for key, each in load_file(path).items() if key != name}, path)
+    with pytest.raises(CheckpointError, match=r"lacks .*layers\.2\.self_attn\.kv_b_proj\.weight"):
+        load(folder)

@@ -70,7 +70,7 @@ _HOSTED = {"kv_tokens": 128, "host_kv_tokens": 20_000, "max_running_requests": 1
 
 def _few_windows(**flags: Any) -> dict[str, Any]:
     """Layers with a window have slots of their own, so few that tombstones are made."""
-    few = {"swa_full_tokens_ratio": 0.1, "chunked_prefill_size": 16}
+    few = {"swa_full_tokens_ratio": 0.05, "chunked_prefill_size": 16}
     return {"kv_tokens": 2_000} | few | flags
 
 
@@ -107,7 +107,7 @@ SETTINGS = (
         ranked=True,
     ),
     Setting("small pool, pins", _tight(max_pinned_tokens=96), retracts=True, pinned=3),
-    Setting("tombstones", _few_windows(kv_tokens=1_000), again=True, buries=True),
+    Setting("tombstones", _few_windows(), again=True, buries=True),
     Setting("tombstones, pages of 16", _few_windows(page_size=16), again=True, buries=True),
     Setting("tombstones, small pool", _few_windows(**_tight()), again=True, buries=True),
     Setting("small pool, namespaces", _tight() | {"kv_tokens": 240}, retracts=True, salted=True),

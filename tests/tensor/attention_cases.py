@@ -15,11 +15,11 @@ from radixlm.attention.attend import Attend
 from radixlm.attention.backends import Backend, CpuBackend
 from radixlm.attention.plan import Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend, parts_of
-from radixlm.core.batch import ScheduledRow, Segment
+from radixlm.core.batch import ScheduledRow, Segment, WindowMoves
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
-from radixlm.memory.pools import KVPool, ReqToTokenPool
+from radixlm.memory.pools import KVPool, ReqToTokenPool, WindowLayers
 from radixlm.models import CausalLM
 from tests.tensor.rows import extents_of, make_row
 
@@ -78,6 +78,24 @@ def in_codes(case: Case) -> Case:
     shape = old.n_layers, old.capacity, old.n_kv_heads, old.head_dim
     pool = KVPool(*shape, old.dtype, old.device, coded=True)
     pool.write(1, torch.arange(old.capacity, device=old.device), old.keys[1], old.values[1])
+    return case._replace(pool=pool)
+
+
+def apart(case: Case, window: int) -> Case:
+    """The same with slots of their own for layer 1, for the tokens that new ones see; what others
+    have there is NaN, and so is the rest.
+    """
+    old = case.pool
+    seen = [case.table[row.row, max(row.start + 1 - window, 0) : row.stop] for row in case.rows]
+    slots = torch.cat(seen).unique().long()
+    order = torch.randperm(slots.numel(), generator=torch.Generator().manual_seed(window)) + 1
+    layers = WindowLayers(frozenset({1}), slots.numel() + 1)
+    shape = old.n_layers, old.capacity, old.n_kv_heads, old.head_dim
+    pool = KVPool(*shape, old.dtype, old.device, windows=layers)
+    pool.move(WindowMoves(slots.int().numpy(), order.int().numpy()))
+    for side, other in ((pool.keys[1], old.keys[1]), (pool.values[1], old.values[1])):
+        side.fill_(float("nan"))
+        side[order] = other[slots]
     return case._replace(pool=pool)
 
 

@@ -48,21 +48,25 @@ class Reading(Protocol):
 def by_layer(
     plan: AttentionPlan,
     windows: Sequence[int | None],
-    make: Callable[[AttentionPlan, int | None], Attend],
+    make: Callable[[AttentionPlan, int | None, bool], Attend],
     *,
     apart: bool = False,
 ) -> Attend:
-    """One step's attention, made once for each kind of layer by make(plan, window).
+    """One step's attention, made once for each kind of layer by make(plan, window, own): whether it
+    has slots of its own, as all layers with a window do where these are `apart`.
 
     windows: of each layer how many tokens a token sees, itself included; None: all before it.
-    Empty: no layer has one. Where contexts are shorter than windows, all layers are of one kind,
-    unless those with a window have slots of their own: `apart`.
+    Empty: no layer has one. Where contexts are shorter than windows, all layers have one plan.
     """
     if not windows:
-        return make(plan, None)
-    plans = {window: plan.within(window, apart=apart) for window in windows}
-    made = {id(its): make(its, None if its is plan else window) for window, its in plans.items()}
-    attends = [made[id(plans[window])] for window in windows]
+        return make(plan, None, False)
+    plans = {window: plan.within(window) for window in windows}
+    kinds = {window: (id(its), apart and window is not None) for window, its in plans.items()}
+    made = {
+        kinds[window]: make(its, None if its is plan else window, kinds[window][1])
+        for window, its in plans.items()
+    }
+    attends = [made[kinds[window]] for window in windows]
     return attends[0] if len(made) == 1 else _ByLayer(attends)
 
 

@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -134,12 +135,13 @@ class CpuBackend:
         """See `Backend`."""
         pool = self._pool
 
-        def make(its: AttentionPlan, window: int | None) -> CpuAttention:
-            its_slots, capacity = slots, pool.capacity
-            if window is not None and pool.windows is not None and pool.window_slots is not None:
-                its_slots, capacity = pool.window_slots[slots].long(), pool.windows.capacity
+        def make(its: AttentionPlan, window: int | None, own: bool) -> CpuAttention:
+            its_slots, capacity, places = slots, pool.capacity, None
+            if own and pool.windows is not None and pool.window_slots is not None:
+                places, capacity = pool.window_slots.numpy(), pool.windows.capacity
+                its_slots = pool.window_slots[slots].long()
             placing = self._placing(its_slots, capacity)
-            return self._attention(its, window, table, its_slots, placing)
+            return self._attention(its, window, table, its_slots, placing, places)
 
         return by_layer(plan, self._windows, make, apart=pool.windows is not None)
 
@@ -154,12 +156,13 @@ class CpuBackend:
         table: Tensor,
         slots: Tensor,
         placing: Worker,
+        places: npt.NDArray[np.int32] | None,
     ) -> CpuAttention:
-        """slots: what `placing` points at."""
+        """slots: what `placing` points at. places: of each slot the layers' own."""
         threads, queries = team().size, self._shape.queries
         own, shared, numbers = reads_of(plan, table)
-        if window is not None and self._pool.window_slots is not None:
-            numbers = self._pool.window_slots.numpy()[numbers]
+        if places is not None:
+            numbers = places[numbers]
         least = 0 if self._direct is None else self._least_queries
         few = [read for read in own if read.tokens * queries < least]
         large = [read for read in own if read.tokens * queries >= least] + shared

@@ -234,13 +234,12 @@ class AttentionPlan:
         """Tokens whose keys and values the step reads, in each layer; padding is not counted."""
         return sum(span.context for span in self.rows) + sum(read.length for read in self.shared)
 
-    def within(self, window: int | None, *, apart: bool = False) -> AttentionPlan:
+    def within(self, window: int | None) -> AttentionPlan:
         """The same step for a layer in which a token sees the last `window` tokens, itself
         included: each row reads by itself, from the first token on that a new one sees. It is this
-        plan where no context is longer, unless such layers have slots of their own: `apart`.
-        O(rows).
+        plan where no context is longer. O(rows).
         """
-        if window is None or (not apart and all(span.end <= window for span in self.rows)):
+        if window is None or all(span.end <= window for span in self.rows):
             return self
         rows = tuple(span.after(span.end - span.n_new + 1 - window) for span in self.rows)
         return AttentionPlan((), rows, sum(span.context for span in rows))

@@ -143,7 +143,7 @@ class TorchAttention:
         .  .  .  .  .  .          ('.' may be read, x not)
 
     pool: receives the new tokens' keys and values, then is read.
-    table, slots: see `Backend`. group_tokens, cap: see `TorchBackend`. window: see `by_layer`.
+    table, slots: see `Backend`. group_tokens, cap: see `TorchBackend`. window, own: see `by_layer`.
     """
 
     def __init__(
@@ -155,17 +155,18 @@ class TorchAttention:
         cap: float,
         plan: AttentionPlan,
         window: int | None,
+        own: bool,
     ) -> None:
         self._pool, self._cap = pool, cap
-        places = None if window is None else pool.window_slots
+        places = pool.window_slots if own else None
         self._slots = slots if places is None else places[slots].long()
         several = [span for span in plan.rows if span.n_new > 1]
-        self._chunks = list(_chunks(several, table, pool, window))
+        self._chunks = list(_chunks(several, table, pool, window, places))
         singles = [span for span in plan.rows if span.n_new == 1]
         self._groups = [
             _group(spans, table, pool, places) for spans in grouped(singles, group_tokens)
         ]
-        self._shared = [(read, _shared_source(read, pool)) for read in plan.shared]
+        self._shared = [(read, _shared_source(read, pool, places)) for read in plan.shared]
         parts: list[_Chunk | _Group] = [*self._chunks, *self._groups]
         sources = [part.source for part in parts] + [source for _, source in self._shared]
         self._sources = Sources(pool, sources)
@@ -309,7 +310,11 @@ def grouped(spans: Iterable[RowSpan], group_tokens: int) -> list[list[RowSpan]]:
 
 
 def _chunks(
-    spans: Sequence[RowSpan], table: Tensor, pool: KVPool, window: int | None
+    spans: Sequence[RowSpan],
+    table: Tensor,
+    pool: KVPool,
+    window: int | None,
+    places: Tensor | None,
 ) -> Iterator[_Chunk]:
     limit = _CPU_QUERY_BLOCK if pool.device.type == "cpu" else _GPU_QUERY_BLOCK
     height = min(limit, max((span.n_new for span in spans), default=0))
@@ -327,7 +332,6 @@ def _chunks(
             mask = mask if pool.device.type == "cpu" else mask.contiguous()
             blocks.append((first, stop, start + stop, mask))
         new = slice(span.token, span.token + span.n_new)
-        places = None if window is None else pool.window_slots
         yield _Chunk(new, _source_of([span], table, places), tuple(blocks))
 
 
@@ -377,8 +381,9 @@ def _slots_of(spans: Sequence[RowSpan], table: Tensor) -> Tensor:
     return table[rows, starts + position].long()
 
 
-def _shared_source(read: SharedRead, pool: KVPool) -> Source:
-    """A view when it is one run of slots, else a gather."""
-    if len(read.extents) == 1:
+def _shared_source(read: SharedRead, pool: KVPool, places: Tensor | None) -> Source:
+    """A view when it is one run of slots, else a gather. places: see `_source_of`."""
+    if len(read.extents) == 1 and places is None:
         return read.extents[0]
-    return torch.cat([torch.arange(*extent) for extent in read.extents]).to(pool.device)
+    slots = torch.cat([torch.arange(*extent) for extent in read.extents]).to(pool.device)
+    return slots if places is None else places[slots].long()

@@ -206,9 +206,7 @@ class ModelRunner:
     def _bytes_read(self, plan: AttentionPlan) -> int:
         """Of keys and values, in all layers."""
         layers = Counter(self._windows)
-        apart = self._kv_pool.windows is not None
-        plans = [(plan.within(window, apart=apart), count) for window, count in layers.items()]
-        tokens = sum(its.kv_tokens_read * count for its, count in plans)
+        tokens = sum(plan.within(w).kv_tokens_read * count for w, count in layers.items())
         return self._token_bytes * tokens // len(self._windows)
 
     def _failure(self, row: ScheduledRow) -> Failure:

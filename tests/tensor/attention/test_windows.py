@@ -13,6 +13,7 @@ from tests.tensor.attention_cases import (
     DTYPES,
     EVERYTHING,
     Heads,
+    apart,
     in_codes,
     make_case,
     make_tree_case,
@@ -66,6 +67,19 @@ def test_what_no_token_sees_is_not_read(backend: str) -> None:
         side[case.table[1, : 600 - 63].long()] = float("nan")
     out = run(case, backend=backend, window=64)
     assert not out.isnan().any()
+
+
+@pytest.mark.parametrize("window", [1, 5, 64, 5000])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_layers_with_slots_of_their_own(backend: str, window: int) -> None:
+    """Rows share nodes, and are shorter and longer than the window."""
+    rng = np.random.default_rng(window)
+    paths = random_tree(rng, depth=4, page=1)
+    case = make_tree_case(paths, Heads(6, 3, 16), torch.float32, "cpu", seed=window, page=1)
+    expected = run(case, EVERYTHING, backend, window)
+    assert torch.equal(run(case, EVERYTHING, backend, window), expected)
+    out = run(apart(case, window), EVERYTHING, backend, window)
+    assert (out - expected).abs().max().item() < 5e-6
 
 
 def test_one_plan_serves_all_layers_while_contexts_are_short() -> None:

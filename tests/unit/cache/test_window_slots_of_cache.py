@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from radixlm.cache import RadixCache
+from radixlm.cache.tree_stats import Changes
 from radixlm.cache.window_slots import WindowSize
 from radixlm.core.errors import PinError
 from radixlm.core.misses import MissReason
+from radixlm.core.reports import TreeQuery
+from radixlm.observe.picture import Picture
 
 SIZE = WindowSize(window=5, capacity=40, step=4)
 
@@ -128,3 +131,22 @@ def test_there_is_nothing_to_save_in_a_small_pool() -> None:
     assert WindowSize.of(5, 0.5, 20, 1, 64) is None
     assert WindowSize.of(5, 1.0, 10_000, 1, 64) is None
     assert WindowSize.of(5, 0.25, 1_000, 16, 64) == (5, 240, 64)
+
+
+def test_who_watches_sees_tombstones_come_and_go() -> None:
+    cache = make()
+    a = list(range(20))
+    serve(cache, a)
+    cache.tree.changes = Changes()
+    picture = Picture(cache.tree, TreeQuery())
+    picture.develop(100)
+    assert [node.tombstones for node in picture.snapshot().nodes] == [(), ()]
+    changes, cache.tree.changes = cache.tree.changes, Changes()
+    picture.update(changes)
+    serve(cache, [*range(30, 90)])
+    changes, cache.tree.changes = cache.tree.changes, Changes()
+    shown = {node.start + len(node.ids): node for node in picture.update(changes).nodes}
+    assert shown[20].tombstones == ((0, 16),)
+    serve(cache, [*a[:18], 99])
+    shown = {node.start + len(node.ids): node for node in picture.update(cache.tree.changes).nodes}
+    assert shown[18].tombstones == ()

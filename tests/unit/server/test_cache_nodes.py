@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
 import pytest
 
+from radixlm.core.batch import Extent
 from radixlm.core.reports import NodeView
 from radixlm.server.pages.tree_nodes import NodeWriter
 from tests.engines import byte_tokenizer
@@ -54,6 +56,13 @@ def test_where_a_node_s_tokens_are(resident, stored, locks, state):
     told = NodeWriter(byte_tokenizer()).node(view)
     assert (told["state"], told["resident"]) == (state, resident)
     assert (told["on_host"], told["on_disk"]) == stored
+    assert "tombstones" not in told
+
+
+def test_tombstones_are_told_where_there_are_some():
+    view = node_of(b"abcd")
+    view = replace(view, tombstones=(Extent(0, 2), Extent(3, 4)))
+    assert NodeWriter(byte_tokenizer()).node(view)["tombstones"] == [[0, 2], [3, 4]]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from radixlm.bench.processor_name import processor
-from radixlm.build.loading import make_memory, make_model, shape_of
+from radixlm.build.loading import make_memory, make_model
 from radixlm.build.rank_setup import ParallelRanks, start_ranks
 from radixlm.cache import make_policy
 from radixlm.core.config import EngineConfig
@@ -73,7 +73,7 @@ def engine(folder: Path, size: int, ending: ExitStack) -> tuple[EngineCore, Para
     split = None if ranks is None else ranks.split
     model = make_model(config, files, shape, torch.bfloat16, CPU, progress=False, split=split)
     runner: Runner
-    pool, table = make_memory(config, shape_of(model), TOKENS, 1024, torch.bfloat16, CPU)
+    pool, table = make_memory(config, model, TOKENS, 1024, torch.bfloat16, CPU)
     if ranks is None:
         runner = ModelRunner(model, pool, table, CPU)
     else:

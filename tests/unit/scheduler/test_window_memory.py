@@ -147,6 +147,16 @@ class TestShort:
         run(bench, requests)
         assert bench.scheduler.counters.retractions == 0
 
+    def test_a_shared_window_is_soon_out_of_sight(self) -> None:
+        """All begin with one window, and each needs its own before it ends."""
+        bench = Bench(2_000, max_running=16, windows=windows(100, window=24), conservativeness=1.0)
+        heads = [tokens(24, 98), tokens(24, 99)]
+        requests = [
+            make_request(f"r{n}", [*heads[n // 8], *tokens(1 + n, n)], 32) for n in range(16)
+        ]
+        run(bench, requests)
+        assert bench.scheduler.counters.retractions == 0
+
     @pytest.mark.parametrize("page", [1, 4])
     @pytest.mark.parametrize("policy", ["lpm", "fcfs", "priority"])
     def test_whatever_comes_every_token_is_right(self, policy: str, page: int) -> None:

@@ -29,6 +29,8 @@ from radixlm.memory.pools import KVPool
 _PIECE = 512
 # Fewer new tokens are not worth calls of their own.
 _LEAST_NEW = 16
+# A product of expanding takes as long as this many of the absorbed: docs/adr/0038-latents.md.
+_DEARER = 2
 
 
 class Reader(Protocol):
@@ -69,7 +71,7 @@ def least_expanded(sizes: LatentSizes) -> int:
     is expanded by `rank x (plain + values)` products for a head, and then saves each of them some.
     """
     saved = _saved(sizes)
-    made = sizes.rank * (sizes.plain + sizes.values)
+    made = _DEARER * sizes.rank * (sizes.plain + sizes.values)
     return max(-(-made // saved), _LEAST_NEW) if saved > 0 else sys.maxsize
 
 
@@ -81,7 +83,7 @@ def pays_expanded(span: RowSpan, sizes: LatentSizes) -> bool:
     n, before = span.n_new, span.context - span.n_new
     if span.start or n < _LEAST_NEW:
         return False
-    cost = before * sizes.rank * (sizes.plain + sizes.values)
+    cost = _DEARER * before * sizes.rank * (sizes.plain + sizes.values)
     return cost < _saved(sizes) * (n * before + n * (n + 1) // 2)
 
 
@@ -138,6 +140,12 @@ class LatentAttention:
     ) -> None:
         self._pool, self._expansions, self._slots = pool, expansions, slots
         self._tokens, self._reading, self._whole = tokens, reading, whole
+        # Of a piece's keys and values; torch's kernel wants both as wide. Fresh memory for each
+        # layer would cost as much as what is written there.
+        sizes, up = expansions[0].sizes, expansions[0]
+        longest = max((row.slots.numel() for row in whole), default=0)
+        shape = (2, 1, up.n_heads, min(longest, _PIECE), max(sizes.key, sizes.values))
+        self._pieces = up.weight.new_zeros(shape)
 
     def __call__(
         self,
@@ -184,11 +192,9 @@ class LatentAttention:
         """A row's new tokens, (n, heads, key) -> (n, heads, values), the last of its `slots`."""
         up = self._expansions[layer]
         sizes = up.sizes
-        # Torch's kernel wants values as wide as keys.
-        width = max(sizes.key, sizes.values)
-        query = q.new_zeros(1, up.n_heads, q.shape[0], width, dtype=up.weight.dtype)
+        keys, values = self._pieces.unbind()
+        query = keys.new_zeros(1, up.n_heads, q.shape[0], keys.shape[-1])
         query[0, ..., : sizes.key] = q.transpose(0, 1)
-        keys, values = query.new_zeros(2, 1, up.n_heads, _PIECE, width).unbind()
         out = query.new_empty(query.shape, dtype=torch.float32)
         lse = out.new_empty(out.shape[:3])
         before = slots.numel() - q.shape[0]

@@ -1,6 +1,4 @@
-"""DeepSeek V2, V3 and R1: keys and values are latents, experts stand in groups, and some are for
-all tokens.
-"""
+"""DeepSeek V2, V3 and R1: keys and values are latents; experts in groups, some for all tokens."""
 
 from __future__ import annotations
 

@@ -172,8 +172,8 @@ class CheckedWindows:
         names = self.names(codes_after(root_code(namespace), tokens))
         length, _ = self.longest(names, len(tokens))
         window = names[self.first_seen(length) : length]
-        held = sum(len(others) for _, others in self.pins)
-        fits = held + len(window) <= self.size.capacity - self.size.least(self.page)
+        held = set(window).union(*(others for _, others in self.pins))
+        fits = len(held) <= self.size.capacity - self.size.least(self.page)
         try:
             pin = self.cache.pin(np.array(tokens, dtype=np.int32), namespace)
         except PinError:

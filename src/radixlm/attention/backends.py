@@ -347,11 +347,9 @@ def make_backend(
     """The CPU's own where all of its parts know pools of this type, else torch's.
 
     n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. expansions: of a pool of
-    latents, each layer's. Raises ConfigError where it is not known.
+    latents, each layer's, which are never deterministic. Raises ConfigError where it is not known.
     """
     if expansions:
-        if deterministic:
-            raise ConfigError("--deterministic does not know models with latents")
         return LatentBackend(pool, expansions, _plain_backend(pool, n_heads))
     if deterministic:
         check_deterministic(pool.dtype, pool.device)

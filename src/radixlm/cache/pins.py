@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from math import inf
+
+import numpy as np
 
 from radixlm.cache.node import NO_SLOTS, Match, TreeNode
 from radixlm.cache.tree import RadixTree
@@ -77,8 +79,7 @@ class PinBoard:
                 f"{more} more tokens would make {self._tree.pinned_size + more} pinned ones, "
                 f"the budget is {self.budget} (--max-pinned-tokens); unpin something first"
             )
-        if not self._fits_windows(match):
-            raise PinError("pins hold as many tokens of windows as they may; unpin something first")
+        self._check_windows(match, self._pins.values())
         return self._add(match, ttl, None)
 
     def keep(self, key: Key, namespace: Hashable, ttl: float, owner: str) -> Pin:
@@ -91,12 +92,14 @@ class PinBoard:
         renewed = self._renew(match, ttl, owner)
         if renewed is not None:
             return renewed
-        firm = sum(held.added for held in self._pins.values() if held.owner is None)
+        staying = [held for held in self._pins.values() if held.owner is None]
+        firm = sum(held.added for held in staying)
         if match.length + firm > self.budget:
             raise PinError(
                 f"{match.length} tokens are more than the budget of {self.budget} leaves beside "
                 f"{firm} pinned ones (--max-pinned-tokens)"
             )
+        self._check_windows(match, staying)
         while not self._fits(match):
             oldest = self._first_to_yield(match.unpinned(), owner)
             if oldest is None:
@@ -158,7 +161,21 @@ class PinBoard:
         windows = self._windows
         if windows is None:
             return True
-        return windows.pinned + windows.window_of(match).size <= windows.pin_budget
+        more = windows.unpinned(windows.window_of(match))
+        return windows.pinned + more <= windows.pin_budget
+
+    def _check_windows(self, match: Match, beside: Iterable[_Held]) -> None:
+        """Raises PinError where a match's last window does not fit beside those of these pins."""
+        windows = self._windows
+        if windows is None:
+            return
+        own = windows.window_of(match)
+        held = np.unique(np.concatenate([own, *(each.window for each in beside)])).size
+        if held > windows.pin_budget:
+            raise PinError(
+                f"its last window of {own.size} tokens would make {held} pinned ones of windows, "
+                f"the budget is {windows.pin_budget} (--swa-full-tokens-ratio, --kv-tokens)"
+            )
 
     def _first_to_yield(self, more: int, owner: str) -> int | None:
         """The oldest pin of the owner that would hold most if `owner` held `more` tokens more."""

@@ -117,6 +117,7 @@ class WindowSlots:
         self._allocator = SlotAllocator(size.capacity, tree.page_size)
         self._owner: Slots = np.full(size.capacity, NONE, dtype=np.int32)
         self._locks: Slots = np.zeros(size.capacity, dtype=np.int32)
+        self._pins: Slots = np.zeros(size.capacity, dtype=np.int32)
         self._cached = np.zeros(size.capacity, dtype=np.bool_)
         self._found = np.zeros(size.capacity, dtype=np.bool_)
         self._rank: npt.NDArray[np.int64] = np.zeros(size.capacity, dtype=np.int64)
@@ -280,14 +281,20 @@ class WindowSlots:
         self.evictable -= cached
         self._free(mine)
 
+    def unpinned(self, slots: Slots) -> int:
+        """How many of these tokens, which are all there, no pin locks."""
+        return int(np.count_nonzero(self._pins[self.of[slots]] == 0))
+
     def pin(self, slots: Slots) -> None:
-        """A lock that is counted apart."""
+        """A lock that is counted apart, once for all pins."""
         self.lock(slots)
-        self.pinned += slots.size
+        self.pinned += self.unpinned(slots)
+        self._pins[self.of[slots]] += 1
 
     def unpin(self, slots: Slots) -> None:
+        self._pins[self.of[slots]] -= 1
+        self.pinned -= self.unpinned(slots)
         self.unlock(slots, end=True)
-        self.pinned -= slots.size
 
     # Room
 
@@ -323,6 +330,10 @@ class WindowSlots:
         if not self._moves:
             return None
         slots, mine = (np.concatenate(each) for each in zip(*self._moves, strict=True))
+        if len(self._moves) > 1:  # a slot that was given back and given again: the last one counts
+            _, backward = np.unique(slots[::-1], return_index=True)
+            last = slots.size - 1 - backward
+            slots, mine = slots[last], mine[last]
         self._moves.clear()
         return WindowMoves(slots, mine)
 
@@ -333,8 +344,10 @@ class WindowSlots:
         tree = self._tree
         tree.version += 1
         if tree.changes is not None:
+            changed = np.zeros(self.of.size, dtype=np.bool_)
+            changed[slots] = True
             for node in tree.by_id.values():
-                if node.resident and np.isin(node.slots, slots).any():
+                if node.resident and changed[node.slots].any():
                     tree.changes.touch(node)
 
     def _free(self, mine: Slots) -> None:

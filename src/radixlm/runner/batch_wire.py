@@ -23,7 +23,9 @@ _NO_TOKENS = np.zeros(0, dtype=np.int32)
 
 
 def packed(batch: ScheduledBatch) -> bytes:
-    """O(new tokens + segments of all rows)."""
+    """O(new tokens + segments of all rows). Raises ValueError where layers have their own slots."""
+    if batch.windows is not None:
+        raise ValueError("window slots are rank 0's alone")
     numbers: list[int] = [len(batch.rows)]
     slots: list[npt.NDArray[np.int32]] = [_NO_TOKENS]
     for row in batch.rows:

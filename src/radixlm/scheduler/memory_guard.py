@@ -87,6 +87,7 @@ class MemoryGuard:
 
     def begin(self, running: Iterable[RequestState]) -> None:
         """Start a round of admissions beside the requests that run already."""
+        self._cache.pins.expire()
         self._reserved = self._reserved_windows = 0
         self._occupied = False
         for state in running:
@@ -112,6 +113,7 @@ class MemoryGuard:
         most = wanted + (self._cache.page_size - 1) * len(tokens)
         if most <= self._cache.available and (windows is None or most <= windows.available):
             return True
+        self._cache.pins.expire()
         slots = sum(state.running_lease.slots_needed(n_new) for state, n_new in tokens)
         return self._cache.has_room(slots) and (windows is None or slots <= windows.available)
 

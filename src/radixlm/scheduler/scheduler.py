@@ -163,7 +163,7 @@ class Scheduler:
         states = {state.running_lease: state for state in parts}
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
         rows = tuple(scheduled_row(state, parts[state]) for state in ordered)
-        windows = self._cache.windows
+        windows = self._cache.windows if rows else None  # nobody computes an empty batch
         return ScheduledBatch(rows, windows=None if windows is None else windows.take_moves())
 
     def update(

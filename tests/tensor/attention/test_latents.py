@@ -15,7 +15,6 @@ from radixlm.attention.latents import LatentBackend, least_expanded, pays_expand
 from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.core.batch import ScheduledRow
-from radixlm.core.errors import ConfigError
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.expansion import Expansion, LatentSizes
 from radixlm.layers.rotary import Rotation
@@ -164,9 +163,3 @@ def test_a_short_prompt_from_its_start_is_expanded_and_its_answers_are_not() -> 
     step = make_step([Path((), 0, 20), Path((), 20, 1)], torch.float32, seed=4)
     assert [pays_expanded(span, SIZES) for span in make_plan(step.rows).rows] == [True, False]
     check(step, "compiled", 5e-6)
-
-
-def test_latents_have_no_promise_of_bits() -> None:
-    step = make_step([Path((), 0, 2)], torch.float32, seed=0)
-    with pytest.raises(ConfigError, match="--deterministic does not know models with latents"):
-        make_backend(step.pool, HEADS, expansions=step.expansions, deterministic=True)

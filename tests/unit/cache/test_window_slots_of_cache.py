@@ -9,6 +9,7 @@ from radixlm.cache import RadixCache
 from radixlm.cache.tree_stats import Changes
 from radixlm.cache.window_slots import WindowSize
 from radixlm.core.errors import PinError
+from radixlm.core.keys import as_key
 from radixlm.core.misses import MissReason
 from radixlm.core.reports import TreeQuery
 from radixlm.observe.picture import Picture
@@ -125,6 +126,49 @@ def test_pins_leave_room_for_a_request() -> None:
         cache.pin([n] * 4)
     with pytest.raises(PinError, match="windows"):
         cache.pin([fits] * 4)
+
+
+def test_what_several_pins_hold_counts_once() -> None:
+    cache = make()
+    serve(cache, [1] * 4)
+    pins = [cache.pin([1] * 4) for _ in range(20)]
+    assert cache.windows is not None
+    assert cache.windows.pinned == 4
+    for pin in pins:
+        cache.unpin(pin.id)
+    assert (cache.windows.pinned, cache.windows.held) == (0, 0)
+
+
+def test_a_prefix_that_can_not_be_kept_drives_out_no_other() -> None:
+    """Its window is larger than what pins may hold of windows, whoever yields."""
+    cache = make(WindowSize(window=20, capacity=45, step=4))
+    assert cache.windows is not None
+    serve(cache, [1] * 3)
+    cache.keep(as_key([1] * 3), None, 60, "one")
+    long = [2] * 40
+    serve(cache, long)
+    assert cache.windows.size.window > cache.windows.pin_budget
+    with pytest.raises(PinError, match="--swa-full-tokens-ratio"):
+        cache.keep(as_key(long), None, 60, "two")
+    assert cache.windows.pinned == 3
+
+
+def test_a_slot_that_is_given_again_has_one_place() -> None:
+    """Else the device may follow the one before: a request would read another's tokens."""
+    cache = make()
+    assert cache.windows is not None
+    lease = cache.acquire([1] * 4)
+    first = lease.extend(4)
+    lease.release()
+    again = cache.acquire([2] * 4)
+    second = again.extend(4)
+    assert first is not None
+    assert second is not None
+    assert set(first.tolist()) == set(second.tolist())
+    moves = cache.windows.take_moves()
+    assert moves is not None
+    assert sorted(moves.slots.tolist()) == sorted(second.tolist())
+    assert moves.window_slots.tolist() == cache.windows.of[moves.slots].tolist()
 
 
 def test_there_is_nothing_to_save_in_a_small_pool() -> None:

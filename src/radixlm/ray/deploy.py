@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import ray
 from ray import serve
@@ -22,6 +23,8 @@ from radixlm.server.config.server_config import ServerConfig
 _logger = logging.getLogger("radixlm.ray")
 
 _LOOPBACK = "127.0.0.1"
+# Replicas end what they answer before.
+_SECONDS_TO_END = 60.0
 
 
 @contextmanager
@@ -67,12 +70,20 @@ def deployed(
         host = _LOOPBACK if settings.host == "0.0.0.0" else settings.host  # noqa: S104
         yield f"{scheme}://{host}:{settings.port}"
     finally:
-        if address is None:
-            serve.shutdown()
-        else:
-            serve.delete(APP)
-        Desk(APP).end()
+        _within(_SECONDS_TO_END, serve.shutdown if address is None else partial(serve.delete, APP))
+        _within(_SECONDS_TO_END, Desk(APP).end)
         ray.shutdown()
+
+
+def _within(seconds: float, end: Callable[[], object]) -> None:
+    """Wait for an end no longer than this: a controller that has lost processes may not answer, and
+    what is on this machine ends with Ray all the same.
+    """
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    ending.join(seconds)
+    if ending.is_alive():
+        _logger.warning("Ray Serve has not ended in %.0f s", seconds)
 
 
 def deploy(

@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
@@ -66,22 +67,34 @@ def serving(command: str, *flags: str) -> Iterator[Deployed]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    process = subprocess.Popen(  # noqa: S603 - our own command
-        [*_RADIXLM, command, "--port", port, *flags], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        line = process.stdout.readline() if process.stdout else ""  # when it is ready, or failed
-        if "RadixLM serves" not in line:
-            raise RuntimeError(f"radixlm {command} did not start")
-        made = Deployed(f"http://127.0.0.1:{port}", process.pid)
-        with made.client:
-            yield made
-    finally:
-        process.send_signal(signal.SIGINT)
+    # Not a pipe: processes that outlive it a little would keep that open.
+    with (
+        tempfile.NamedTemporaryFile("r", encoding="utf-8") as said,
+        Path(said.name).open("wb") as out,
+    ):
+        process = subprocess.Popen([*_RADIXLM, command, "--port", port, *flags], stdout=out)  # noqa: S603
         try:
-            process.communicate(timeout=180)
+            text = _heard(process, said)
+            if "RadixLM serves" not in text:
+                raise RuntimeError(f"radixlm {command} did not start: {text}")
+            made = Deployed(f"http://127.0.0.1:{port}", process.pid)
+            with made.client:
+                yield made
         finally:
-            process.kill()
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(180)
+            finally:
+                process.kill()
+
+
+def _heard(process: subprocess.Popen[bytes], said: IO[str]) -> str:
+    """What it says until it is ready, or has ended."""
+    text = ""
+    while "RadixLM serves" not in text and process.poll() is None:
+        time.sleep(0.1)
+        text += said.read()
+    return text
 
 
 def until(holds: Callable[[], bool], seconds: float) -> float | None:

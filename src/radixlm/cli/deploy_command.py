@@ -65,7 +65,9 @@ def command(
     log_to_stderr(settings.log_format)
     resolve_model(config.model)  # a wrong one is an error before Ray is started
     with _ray_is_there():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # A script's background processes begin with Ctrl-C's signal ignored.
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.default_int_handler)
         run(config, settings, replicas=replicas, max_replicas=max_replicas, address=ray_address)
 
 

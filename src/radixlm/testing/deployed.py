@@ -18,8 +18,16 @@ import httpx
 
 REPLICA, ROUTER = "ray::ServeReplica:radixlm:replica", "ray::FrontDesk"
 INGRESS, PROXY = "ray::ServeReplica:radixlm:ingress", "ray::ProxyActor"
-_RADIXLM = (sys.executable, "-c", "from radixlm.cli.start import main; main()")
+# As a script starts it in the background: SIGINT is ignored until it is asked for.
+_START = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+from radixlm.cli.start import main
+main()
+"""
+_RADIXLM = (sys.executable, "-c", _START)
 _SILENT_SECONDS = 3.0
+_SECONDS_TO_END = 180.0
 
 
 class Deployed:
@@ -83,7 +91,7 @@ def serving(command: str, *flags: str) -> Iterator[Deployed]:
         finally:
             process.send_signal(signal.SIGINT)
             try:
-                process.wait(180)
+                process.wait(_SECONDS_TO_END)
             finally:
                 process.kill()
 

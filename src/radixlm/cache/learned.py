@@ -224,8 +224,9 @@ class Learned:
             return chosen
 
     def _rank(self, node: TreeNode) -> Rank:
-        worth = self._lifetimes.worth(_kind_of_end(node), self.now - node.last_used)
-        return -worth, -node.last_used, node.id
+        used = node.last_used
+        kind = _kind_of_end(node) if node.tail else node.kind
+        return -self._lifetimes.worth(kind, self.now - used), -used, node.id
 
     def _rank_new(self, entries: list[int], by_id: Mapping[int, TreeNode]) -> None:
         """Rank what became a leaf since the last draw, or was used just now."""

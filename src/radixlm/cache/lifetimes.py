@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.cache.reuse_ages import BINS, EDGES, WIDTHS, bin_of, worths
+from radixlm.cache.reuse_ages import BINS, EDGES, WIDTHS, worths
 
 # What all kinds say counts as much as two lifetimes of those that are alike first of all, which is
 # little; what those say as much as these of the ones that are alike in more, and so on below.
@@ -43,6 +44,8 @@ class Lifetimes:
         self._ended_lost: list[Lifetime] = []
         self._valued_row = self._row
         self._worths = np.zeros((1, BINS))
+        # The same in lists, for one at a time; with what an age beyond all edges is worth.
+        self._by_kind: list[list[float]] = []
         self.value([])
 
     def used(self, kind: int, age: int, n_tokens: int) -> None:
@@ -66,8 +69,7 @@ class Lifetimes:
 
     def worth(self, kind: int, age: int) -> float:
         """What a token of an age is worth, as of the last `value`."""
-        found: float = self._worths.item(self._valued_row.item(kind), bin_of(age))
-        return found
+        return self._by_kind[kind][bisect_right(EDGES, age) - 1]
 
     def worths(self, kinds: Ints, ages: Ints) -> Floats:
         """The same of many."""
@@ -105,6 +107,8 @@ class Lifetimes:
         # The last row is of all kinds that were never met: their row is -1.
         self._worths = worths(np.minimum(np.vstack((hazard[above], of_all)), 1.0))
         self._valued_row = self._row.copy()
+        rows = [[*row, row[-1]] for row in self._worths.tolist()]
+        self._by_kind = [rows[row] for row in self._valued_row.tolist()]
 
     def _count_ended(self) -> None:
         for was_used, ended in ((True, self._ended_used), (False, self._ended_lost)):

@@ -107,8 +107,8 @@ class Lifetimes:
         # The last row is of all kinds that were never met: their row is -1.
         self._worths = worths(np.minimum(np.vstack((hazard[above], of_all)), 1.0))
         self._valued_row = self._row.copy()
-        rows = [[*row, row[-1]] for row in self._worths.tolist()]
-        self._by_kind = [rows[row] for row in self._valued_row.tolist()]
+        by_row = [[*row, row[-1]] for row in self._worths.tolist()]
+        self._by_kind = [by_row[row] for row in self._valued_row.tolist()]
 
     def _count_ended(self) -> None:
         for was_used, ended in ((True, self._ended_used), (False, self._ended_lost)):

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from radixlm.core.keys import Key, first_difference
 
 _TOKEN_BYTES = 4
+
+Numbers = npt.NDArray[np.float64]
 
 
 class Branch:
@@ -38,12 +44,12 @@ class Branch:
 
 
 class Found(NamedTuple):
-    """How many of a prompt's tokens replicas have: the longest prefix that each one holds, and
-    that it holds or is about to compute. A replica with none of it is not named.
+    """How many of a prompt's tokens replicas have, by their numbers: the longest prefix that each
+    one holds, and that it holds or is about to compute. Both are (replicas,).
     """
 
-    held: dict[int, int]
-    coming: dict[int, int]
+    held: Numbers
+    coming: Numbers
 
 
 class ReplicaTree:
@@ -61,39 +67,33 @@ class ReplicaTree:
     >>> tree = ReplicaTree()
     >>> tree.hold(0, "", as_key([1, 2, 3, 4]))
     >>> tree.hold(1, "", as_key([1, 2, 9]))
-    >>> tree.find("", as_key([1, 2, 3, 5])).held
-    {0: 3, 1: 2}
+    >>> tree.find("", as_key([1, 2, 3, 5]), replicas=3).held.tolist()
+    [3.0, 2.0, 0.0]
     >>> tree.drop(0, "", as_key([1, 2, 3, 4]), kept=1)
-    >>> tree.find("", as_key([1, 2, 3, 5])).held
-    {1: 2, 0: 1}
+    >>> tree.find("", as_key([1, 2, 3, 5]), replicas=3).held.tolist()
+    [1.0, 2.0, 0.0]
     """
 
     def __init__(self) -> None:
         self.roots: dict[Hashable, Branch] = {}
         self.nodes = 0
 
-    def find(self, namespace: Hashable, key: Key) -> Found:
-        """O(matched bytes + nodes on the path + replicas named). Changes nothing."""
-        root = self.roots.get(namespace)
-        held: dict[int, int] = {}
-        coming: dict[int, int] = {}
-        if root is None:
-            return Found(held, coming)
-        branch, length = _descend(root, key.data)
+    def find(self, namespace: Hashable, key: Key, replicas: int) -> Found:
+        """Of the replicas numbered below `replicas`. O(matched bytes + nodes on the path x
+        replicas / 8). Changes nothing.
+        """
+        held, coming = np.zeros((2, replicas))
+        at, length = self._find_end(namespace, key)
         seen = 0
-        at: Branch | None = branch
         while at is not None:
             end = min(length, at.end)
-            fresh = at.holders & ~seen
-            if fresh:
+            if fresh := at.holders & ~seen:
                 seen |= fresh
-                for replica in _bits(fresh):
-                    held[replica] = end
-                    coming.setdefault(replica, end)
+                held[_by_number(fresh, replicas)] = end
             for replica in at.coming:
-                coming.setdefault(replica, end)
+                coming[replica] = max(coming[replica], end)
             at = at.parent
-        return Found(held, coming)
+        return Found(held, np.maximum(held, coming))
 
     def hold(self, replica: int, namespace: Hashable, key: Key) -> None:
         """A replica holds these tokens."""
@@ -231,11 +231,11 @@ def _first(edge: bytes) -> int:
     return memoryview(edge).cast("i")[0]
 
 
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
+@lru_cache(maxsize=1_024)
+def _by_number(mask: int, count: int) -> npt.NDArray[np.bool_]:
+    """(count,) where its bits are set; the same replicas hold many nodes."""
+    octets = np.frombuffer(mask.to_bytes(-(-count // 8), "little"), dtype=np.uint8)
+    return np.unpackbits(octets, count=count, bitorder="little").view(np.bool_)
 
 
 def _path(branch: Branch) -> Iterator[Branch]:

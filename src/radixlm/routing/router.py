@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -92,10 +92,18 @@ class Offer(NamedTuple):
     cost: float
 
 
+class _Candidates(NamedTuple):
+    """Of `among` those that are known: their numbers, and (replicas,) infinity for all others."""
+
+    among: frozenset[str]
+    numbers: npt.NDArray[np.intp]
+    absent: Numbers
+
+
 class _Looked(NamedTuple):
     """The same of all replicas, by number; an infinite cost for those that may not be chosen."""
 
-    candidates: int
+    candidates: _Candidates
     cached: Numbers
     coming: Numbers
     queues: Numbers
@@ -109,11 +117,14 @@ class _Looked(NamedTuple):
             ties = ties[np.lexsort((self.lately[ties], -self.cached[ties]))]
         return int(ties[0])
 
-    def fullest(self) -> int:
-        """That with most of the prompt; of equals that with the least queue."""
-        there = np.where(np.isfinite(self.costs), self.cached, -1.0)
-        [ties] = np.nonzero(there == there.max())
-        return int(ties[0] if ties.size == 1 else ties[self.queues[ties].argmin()])
+    def fullest(self, chosen: int) -> int:
+        """That with most of the prompt: the chosen one, or of equals that with the least queue."""
+        there = self.cached - self.candidates.absent
+        most = there.max()
+        if there[chosen] == most:
+            return chosen
+        [ties] = np.nonzero(there == most)
+        return int(ties[self.queues[ties].argmin()])
 
 
 @dataclass(slots=True)
@@ -132,30 +143,23 @@ class _Replica:
 class _Loads:
     """What replicas have to do, by their numbers, as arrays: a choice looks at all of them.
 
-    ahead: tokens to compute for requests that have not begun to answer. answering: tokens that
-    those which have begun may still generate. lately: tokens computed, older ones count less: it is
-    the new ones that count more, by `_growth`.
+    queues: tokens to compute for requests that have not begun to answer, and what those that have
+    may still generate, as tokens. lately: tokens computed, older ones count less: it is the new
+    ones that count more, by `_growth`.
     """
 
     def __init__(self) -> None:
-        self.ahead, self.answering, self.lately = np.zeros(0), np.zeros(0), np.zeros(0)
+        self.queues, self.lately = np.zeros(0), np.zeros(0)
         self._growth = 1.0
 
     def add(self, number: int, lately: float) -> None:
-        if number == self.ahead.size:
-            self.ahead, self.answering, self.lately = (
-                np.append(each, 0.0) for each in (self.ahead, self.answering, self.lately)
-            )
-        self.ahead[number] = self.answering[number] = 0.0
-        self.lately[number] = lately
-
-    def queues(self) -> Numbers:
-        """(replicas,)"""
-        return self.ahead + TOKENS_PER_ANSWER_TOKEN * self.answering
+        if number == self.queues.size:
+            self.queues, self.lately = np.append(self.queues, 0.0), np.append(self.lately, 0.0)
+        self.queues[number], self.lately[number] = 0.0, lately
 
     def send(self, number: int, tokens: int, capacity: int) -> None:
         """So much is to be computed; what was before counts half after as much as `capacity`."""
-        self.ahead[number] += tokens
+        self.queues[number] += tokens
         self._growth *= 2.0 ** (tokens / max(capacity, 1))
         self.lately[number] += tokens * self._growth
         if self._growth > _MOST_GROWTH:
@@ -165,6 +169,8 @@ class _Loads:
 
 @dataclass(slots=True)
 class _Sent:
+    """answer: what generating it costs, in tokens of a prompt."""
+
     replica: _Replica
     namespace: Namespace
     key: Key
@@ -189,6 +195,7 @@ class Router:
         self._replicas: dict[str, _Replica] = {}
         self._by_number: dict[int, _Replica] = {}
         self._loads = _Loads()
+        self._candidates: _Candidates | None = None
         self._capacity = 0
         self._sent: dict[str, _Sent] = {}
         self._answer_tokens = _FIRST_ANSWER_TOKENS
@@ -206,6 +213,7 @@ class Router:
         self._loads.add(number, min(self._loads.lately[others], default=0.0))
         self._replicas[name] = self._by_number[number] = _Replica(name, number, capacity)
         self._capacity += capacity
+        self._candidates = None
 
     def leave(self, name: str) -> Sequence[str]:
         """A replica is gone; the requests that were sent to it and have not ended."""
@@ -214,6 +222,7 @@ class Router:
             return ()
         self.tree.forget(replica.number)
         del self._by_number[replica.number]
+        self._candidates = None
         self._capacity -= replica.capacity
         for request_id in replica.requests:
             del self._sent[request_id]
@@ -232,16 +241,17 @@ class Router:
         QueueFullError where there is none.
         """
         looked = self._look(namespace, key, among)
-        if not looked.candidates:
+        candidates = looked.candidates.numbers.size
+        if not candidates:
             raise QueueFullError("no replica can take a request now")
         chosen = looked.cheapest()
-        best = looked.fullest()
+        best = looked.fullest(chosen)
         replica = self._by_number[chosen]
         there, coming = int(looked.cached[chosen]), int(looked.coming[chosen])
         most = int(looked.cached[best])
         choice = Choice(
             replica.name,
-            _why(looked.candidates, there, most, coming),
+            _why(candidates, there, most, coming),
             prompt=key.size,
             cached=there,
             coming=coming,
@@ -249,7 +259,7 @@ class Router:
             queue=float(looked.queues[chosen]),
             best_cached=most,
             best_queue=float(looked.queues[best]),
-            candidates=looked.candidates,
+            candidates=candidates,
         )
         self._send(request_id, replica, namespace, key, choice.missing, max_tokens)
         return choice
@@ -272,25 +282,26 @@ class Router:
         ]
 
     def _look(self, namespace: Namespace, key: Key, among: Collection[str] | None) -> _Looked:
-        found, loads, size = self.tree.find(namespace, key), self._loads, key.size
-        cached, held, absent = (np.zeros(loads.ahead.size) for _ in range(3))
-        for number, tokens in found.coming.items():
-            cached[number] = tokens
-        for number, tokens in found.held.items():
-            held[number] = tokens
-        names = self._replicas.keys() if among is None else among
-        absent.fill(np.inf)
-        count = 0
-        for name in names:
-            if (replica := self._replicas.get(name)) is not None:
-                absent[replica.number] = 0.0
-                count += 1
-        queues, missing, coming = loads.queues(), size - cached, cached - held
-        lately = loads.lately
-        mean = lately[absent == 0.0].sum() / max(count, 1)
-        churn = (_CHURN / mean if mean else 0.0) * missing * lately
-        costs = missing + queues - coming + churn + absent
-        return _Looked(count, cached, coming, queues, costs, lately)
+        loads = self._loads
+        held, cached = self.tree.find(namespace, key, loads.queues.size)
+        candidates = self._candidates_of(self._replicas.keys() if among is None else among)
+        lately, missing = loads.lately, key.size - cached
+        total = lately[candidates.numbers].sum()
+        churn = _CHURN * candidates.numbers.size / total if total else 0.0
+        costs = missing * (1.0 + churn * lately)
+        costs += loads.queues + held - cached + candidates.absent
+        return _Looked(candidates, cached, cached - held, loads.queues, costs, lately)
+
+    def _candidates_of(self, among: Collection[str]) -> _Candidates:
+        """They are seldom others than the time before."""
+        asked = among if isinstance(among, Set) else frozenset(among)
+        if self._candidates is None or self._candidates.among != asked:
+            known = self._replicas.keys() & asked
+            numbers = np.array([self._replicas[name].number for name in known], dtype=np.intp)
+            absent = np.full(self._loads.queues.size, np.inf)
+            absent[numbers] = 0.0
+            self._candidates = _Candidates(frozenset(asked), numbers, absent)
+        return self._candidates
 
     def began(self, request_id: str) -> None:
         """A request has its first token: its prompt is computed."""
@@ -299,8 +310,7 @@ class Router:
             return
         sent.begun = True
         replica = sent.replica
-        self._loads.ahead[replica.number] -= sent.missing
-        self._loads.answering[replica.number] += sent.answer
+        self._loads.queues[replica.number] += sent.answer - sent.missing
         self.tree.arrive(replica.number, sent.namespace, sent.key, computed=True)
 
     def ended(self, request_id: str, answer_tokens: int | None = None) -> None:
@@ -310,10 +320,8 @@ class Router:
             return
         replica = sent.replica
         replica.requests.discard(request_id)
-        if sent.begun:
-            self._loads.answering[replica.number] -= sent.answer
-        else:
-            self._loads.ahead[replica.number] -= sent.missing
+        self._loads.queues[replica.number] -= sent.answer if sent.begun else sent.missing
+        if not sent.begun:
             self.tree.arrive(replica.number, sent.namespace, sent.key, computed=False)
         if answer_tokens is not None:
             self._answer_tokens += _NEWEST_ANSWER * (answer_tokens - self._answer_tokens)
@@ -358,7 +366,7 @@ class Router:
 
     def loads(self) -> dict[str, tuple[int, float]]:
         """By replica: requests under way, and what is queued there, in tokens."""
-        queues = self._loads.queues()
+        queues = self._loads.queues
         return {
             name: (len(each.requests), float(queues[each.number]))
             for name, each in self._replicas.items()
@@ -381,6 +389,7 @@ class Router:
         max_tokens: int | None,
     ) -> None:
         answer = min(self._answer_tokens, max_tokens or self._answer_tokens)
+        answer *= TOKENS_PER_ANSWER_TOKEN
         self.ended(request_id)  # one that is sent again
         self._sent[request_id] = _Sent(replica, namespace, key, missing, answer)
         replica.requests.add(request_id)

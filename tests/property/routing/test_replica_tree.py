@@ -11,14 +11,15 @@ from radixlm.core.keys import Key, as_key
 from radixlm.routing.replica_tree import ReplicaTree, below
 
 _KEYS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
-_REPLICAS = st.integers(0, 3)
+_REPLICAS = 4
+_NUMBERS = st.integers(0, _REPLICAS - 1)
 _STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("hold"), _REPLICAS, _KEYS),
-        st.tuples(st.just("send"), _REPLICAS, _KEYS),
+        st.tuples(st.just("hold"), _NUMBERS, _KEYS),
+        st.tuples(st.just("send"), _NUMBERS, _KEYS),
         st.tuples(st.just("arrive"), st.booleans(), st.integers(0, 9)),
-        st.tuples(st.just("drop"), _REPLICAS, _KEYS, st.integers(0, 8)),
-        st.tuples(st.sampled_from(["clear", "forget"]), _REPLICAS),
+        st.tuples(st.just("drop"), _NUMBERS, _KEYS, st.integers(0, 8)),
+        st.tuples(st.sampled_from(["clear", "forget"]), _NUMBERS),
     ),
     max_size=40,
 )
@@ -64,9 +65,9 @@ class Model:
         coming = dict(held)
         for replica, sent in self.sent:
             coming[replica] = max(coming[replica], _longest(wanted, _prefixes(sent)))
-        found = tree.find("", key)
-        assert found.held == {r: n for r, n in held.items() if n}
-        assert found.coming == {r: n for r, n in coming.items() if n}
+        found = tree.find("", key, _REPLICAS)
+        assert found.held.tolist() == [held[r] for r in range(_REPLICAS)]
+        assert found.coming.tolist() == [coming[r] for r in range(_REPLICAS)]
 
 
 def _prefixes(key) -> set[tuple[int, ...]]:

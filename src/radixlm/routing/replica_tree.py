@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlm.core.keys import Key, first_difference
+from radixlm.routing.loads import Numbers
 
 _TOKEN_BYTES = 4
-
-Numbers = npt.NDArray[np.float64]
 
 
 class Branch:

@@ -14,6 +14,7 @@ from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import Key
 from radixlm.core.request import Namespace
 from radixlm.routing.feed import News, Position
+from radixlm.routing.loads import Loads, Numbers
 from radixlm.routing.replica_tree import ReplicaTree
 from radixlm.routing.tree_ledger import Change, Held
 
@@ -27,9 +28,6 @@ _NEWEST_ANSWER = 0.05
 # computed lately. Four replicas on Mooncake's trace, hit rate / one cache of the size of all: 0.87
 # with 0, 0.93 with 1, 0.96 with 3, 0.98 with 10, which leaves queues longer.
 _CHURN = 3.0
-_MOST_GROWTH = 1e100
-
-Numbers = npt.NDArray[np.float64]
 
 
 class Why(StrEnum):
@@ -140,33 +138,6 @@ class _Replica:
     requests: set[str] = field(default_factory=set)
 
 
-class _Loads:
-    """What replicas have to do, by their numbers, as arrays: a choice looks at all of them.
-
-    queues: tokens to compute for requests that have not begun to answer, and what those that have
-    may still generate, as tokens. lately: tokens computed, older ones count less: it is the new
-    ones that count more, by `_growth`.
-    """
-
-    def __init__(self) -> None:
-        self.queues, self.lately = np.zeros(0), np.zeros(0)
-        self._growth = 1.0
-
-    def add(self, number: int, lately: float) -> None:
-        if number == self.queues.size:
-            self.queues, self.lately = np.append(self.queues, 0.0), np.append(self.lately, 0.0)
-        self.queues[number], self.lately[number] = 0.0, lately
-
-    def send(self, number: int, tokens: int, capacity: int) -> None:
-        """So much is to be computed; what was before counts half after as much as `capacity`."""
-        self.queues[number] += tokens
-        self._growth *= 2.0 ** (tokens / max(capacity, 1))
-        self.lately[number] += tokens * self._growth
-        if self._growth > _MOST_GROWTH:
-            self.lately /= self._growth
-            self._growth = 1.0
-
-
 @dataclass(slots=True)
 class _Sent:
     """answer: what generating it costs, in tokens of a prompt."""
@@ -194,7 +165,7 @@ class Router:
         self.tree = ReplicaTree()
         self._replicas: dict[str, _Replica] = {}
         self._by_number: dict[int, _Replica] = {}
-        self._loads = _Loads()
+        self._loads = Loads()
         self._candidates: _Candidates | None = None
         self._capacity = 0
         self._sent: dict[str, _Sent] = {}

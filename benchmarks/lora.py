@@ -1,8 +1,9 @@
 """Decoding with many adapters in one step against none: the same requests, in turns.
 
-    python -m benchmarks.lora --adapters 8 --requests 16 --rank 16
+    python -m benchmarks.lora --adapters 8 --requests 16 --rank 16 --threads 1
 
-Ends in one JSON line: tokens a second, and the ratio by the modules that the adapters have.
+Ends in one JSON line: by the modules that the adapters have, tokens a second and the ratio; and the
+ratio of the process's own time, which others on the machine change less (of one thread, hardly).
 """
 
 from __future__ import annotations
@@ -49,21 +50,25 @@ def write_adapter(folder: Path, base: Path, modules: Sequence[str], rank: int, s
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
-def rate(engine: Engine, names: Sequence[str | None], tokens: int) -> float:
-    """Tokens a second of one request for each name, all at once; their prompts are cached."""
+def took(engine: Engine, names: Sequence[str | None], tokens: int) -> tuple[float, float]:
+    """Seconds, and the process's own, of one request for each name, all at once; their prompts are
+    cached.
+    """
     params = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
     prompts = [[(place * 7 + at) % 256 for at in range(PROMPT)] for place in range(len(names))]
 
-    def run(how: SamplingParams) -> int:
+    def run(how: SamplingParams) -> None:
         requests = [
             engine.request(prompt, how, lora_path=name)
             for prompt, name in zip(prompts, names, strict=True)
         ]
-        return sum(len(output.token_ids) for output in engine.client.run(requests))
+        for _ in engine.client.run(requests):
+            pass
 
     run(SamplingParams(max_tokens=1, temperature=0))
-    began = time.perf_counter()
-    return run(params) / (time.perf_counter() - began)
+    began, own = time.perf_counter(), time.process_time()
+    run(params)
+    return time.perf_counter() - began, time.process_time() - own
 
 
 def compared(args: argparse.Namespace, folder: Path, base: Path, kind: str) -> dict[str, float]:
@@ -73,20 +78,25 @@ def compared(args: argparse.Namespace, folder: Path, base: Path, kind: str) -> d
         own = folder / f"{kind}-{place}"
         write_adapter(own, base, MODULES[kind], args.rank, place)
         paths.append(f"a{place}={own}")
-    with Engine(str(base), kv_tokens=16_384, lora_paths=tuple(paths), dtype=args.dtype) as engine:
+    flags = {"kv_tokens": 16_384, "dtype": args.dtype, "threads": args.threads}
+    turns = []
+    with Engine(str(base), lora_paths=tuple(paths), **flags) as engine:
         with_adapters = [f"a{place % args.adapters}" for place in range(args.requests)]
-        sides: dict[str, list[float]] = {"none": [], "adapters": []}
-        for turn in range(args.turns + 1):
-            for side, names in (("none", [None] * args.requests), ("adapters", with_adapters)):
-                measured = rate(engine, names, args.tokens)
-                if turn:  # the first one warms
-                    sides[side].append(measured)
-    none, adapters = (statistics.median(each) for each in sides.values())
-    ratio = statistics.median(
-        ours / theirs for theirs, ours in zip(sides["none"], sides["adapters"], strict=True)
+        for _ in range(args.turns + 1):
+            none = took(engine, [None] * args.requests, args.tokens)
+            turns.append((none, took(engine, with_adapters, args.tokens)))
+    turns = turns[1:]  # the first one warms
+    wall, own = (
+        statistics.median(none[of] / adapters[of] for none, adapters in turns) for of in range(2)
     )
-    print(f"{kind}: {none:.0f} tokens/s without, {adapters:.0f} with adapters: {ratio:.2f}")
-    return {"none": round(none, 1), "adapters": round(adapters, 1), "ratio": round(ratio, 3)}
+    count = args.requests * args.tokens
+    without, adapted = (count / statistics.median(turn[of][0] for turn in turns) for of in range(2))
+    print(
+        f"{kind}: {without:.0f} tokens/s without, {adapted:.0f} with adapters: {wall:.2f}; "
+        f"{own:.2f} by the process's own time"
+    )
+    rates = {"none": round(without, 1), "adapters": round(adapted, 1)}
+    return {**rates, "ratio": round(wall, 3), "ratio_own_time": round(own, 3)}
 
 
 def main() -> None:
@@ -95,8 +105,9 @@ def main() -> None:
     parser.add_argument("--adapters", type=int, default=8)
     parser.add_argument("--requests", type=int, default=16)
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--modules", nargs="*", default=[*MODULES], choices=[*MODULES])
     args = parser.parse_args()

@@ -16,36 +16,26 @@ import torch
 from torch import Tensor
 
 from radixlm.layers.linear import Linear
+from radixlm.layers.low_rank import LowRank, LowRankProducts, Panels, knows
 
 # A product: Linear.__call__, or what adds to it.
 Multiply = Callable[[Linear, Tensor, Tensor | None], Tensor]
-
-
-class LowRank(NamedTuple):
-    """What is added to the outputs of a product from `start` on: x a^T b^T.
-
-    a: (rank, in). b: (outputs, rank), with the adapter's scale in it.
-    """
-
-    start: int
-    a: Tensor
-    b: Tensor
 
 
 class Addition:
     """What an adapter adds to a product. parts: of different outputs."""
 
     def __init__(self, parts: Sequence[LowRank]) -> None:
+        self.panels = Panels(parts) if knows(parts[0].a) else None
+        if self.panels is not None:
+            return
         self._down = torch.cat([part.a for part in parts]).t()
         self._ranks = [part.a.shape[0] for part in parts]
         self._up = [(part.start, part.start + part.b.shape[0], part.b.t()) for part in parts]
 
     def add(self, x: Tensor, made: Tensor) -> None:
-        """(rows, in) -> (rows, out), in place."""
+        """(rows, in) -> (rows, out), in place, by torch: where there are no panels."""
         small = torch.mm(x, self._down)
-        if len(self._up) == 1 and self._up[0][2].shape[1] == made.shape[1]:
-            made.addmm_(small, self._up[0][2])
-            return
         for (start, stop, up), part in zip(self._up, small.split(self._ranks, 1), strict=True):
             made[:, start:stop].addmm_(part, up)
 
@@ -63,18 +53,43 @@ class AdaptedRows(NamedTuple):
 
 
 class Adapted:
-    """One step's products (a `Multiply`): those of the model, and what adapters add to them."""
+    """The products (a `Multiply`) of steps with these rows: those of the model, and what adapters
+    add to them.
+    """
 
     def __init__(self, rows: Sequence[AdaptedRows]) -> None:
         self._rows = rows
         self._linears = {linear for each in rows for linear in each.additions}
+        self._calls: dict[Linear, Callable[[Tensor, Tensor], None]] = {}
 
     def __call__(self, linear: Linear, x: Tensor, out: Tensor | None = None) -> Tensor:
         """(tokens, in) -> (tokens, out), as the product without adapters."""
         if linear not in self._linears:
             return linear(x, out)
         made = linear.ungated(x)
-        for additions, start, stop in self._rows:
-            if (addition := additions.get(linear)) is not None:
-                addition.add(x[start:stop], made[start:stop])
+        call = self._calls.get(linear)
+        if call is None:
+            call = self._calls[linear] = self._call_of(linear)
+        call(x, made)
         return made if linear.gate is None else linear.gate(made)
+
+    def _call_of(self, linear: Linear) -> Callable[[Tensor, Tensor], None]:
+        """What adds to this product."""
+        found = [
+            (addition, each.start, each.stop)
+            for each in self._rows
+            if (addition := each.additions.get(linear)) is not None
+        ]
+        runs = [
+            (addition.panels, start, stop)
+            for addition, start, stop in found
+            if addition.panels is not None
+        ]
+        if len(runs) == len(found):
+            return LowRankProducts(runs)
+
+        def one_by_one(x: Tensor, made: Tensor) -> None:
+            for addition, start, stop in found:
+                addition.add(x[start:stop], made[start:stop])
+
+        return one_by_one

@@ -250,21 +250,22 @@ def _make_vector_strip(vectors: int, height: int, *, pairs: bool, halves: bool, 
         x, x_stride, last, panel, units, bias, into, stride = values
         sums = Strip(builder, height, vectors, pairs=pairs, lanes=VECTOR_LANES)
         sums.take_one(bias)
-        x_rows = _rows_until(builder, x, x_stride, last, height)
+        x_rows = rows_until(builder, x, x_stride, last, height)
         with cgutils.for_range(builder, units) as loop:
             ahead = offset(builder, panel, loop.index, panel_row)
             for line in range(0, panel_row, 64):
                 prefetch_line(builder, builder.add(ahead, ir.Constant(_INT64, _AHEAD_BYTES + line)))
             sums.add(x_rows, panel, ir.Constant(_INT64, panel_row), loop.index)
-        rows = _rows_until(builder, into, stride, last, height)
+        rows = rows_until(builder, into, stride, last, height)
         sums.store(rows, bfloat16=halves, join=silu if gated else None)
 
     return strip
 
 
-def _rows_until(
+def rows_until(
     builder: ir.IRBuilder, address: Any, stride: Any, last: Any, count: int
 ) -> list[Any]:
+    """The addresses of `count` rows; those beyond the `last` one are that one again."""
     made = []
     for row in range(count):
         number = ir.Constant(_INT64, row)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.linear import Linear
-from radixlm.layers.lora import Addition, Additions, LowRank
+from radixlm.layers.lora import Addition, Additions
+from radixlm.layers.low_rank import LowRank
 from radixlm.models.adapter_config import CONFIG, AdapterConfig
 from radixlm.models.decoder import CausalLM
 from radixlm.models.folds import Fold, folds_of

@@ -12,6 +12,9 @@ from radixlm.layers.lora import Adapted, AdaptedRows, Additions
 from radixlm.models.adapters import load_adapter
 from radixlm.models.decoder import CausalLM
 
+# Steps that decode have the same rows many times over; each is 100 KB with eight adapters.
+_MOST_STEPS = 16
+
 
 class AdapterShelf:
     """Filled and emptied from any thread; the engine's thread reads it.
@@ -26,6 +29,7 @@ class AdapterShelf:
         self._ranks = ranks
         self._deterministic = deterministic
         self._additions: dict[str, Additions] = {}
+        self._steps: dict[tuple[tuple[str, int, int], ...], Adapted] = {}
 
     def put(self, name: str, folder: Path) -> str:
         """Read an adapter. Returns its id, which begins with its name and is another one for other
@@ -51,13 +55,23 @@ class AdapterShelf:
     def drop(self, adapter_id: str) -> None:
         """No row has it any more."""
         del self._additions[adapter_id]
+        self._steps.clear()
 
     def of_step(self, rows: Iterable[ScheduledRow]) -> Adapted | None:
         """The products of a step with these rows; None where no row has an adapter."""
-        found, start = [], 0
+        runs, start = [], 0
         for adapter_id, group in groupby(rows, key=lambda row: row.request.namespace.adapter_id):
             stop = start + sum(row.n_new for row in group)
             if adapter_id:
-                found.append(AdaptedRows(self._additions[adapter_id], start, stop))
+                runs.append((adapter_id, start, stop))
             start = stop
-        return Adapted(found) if found else None
+        if not runs:
+            return None
+        key = tuple(runs)
+        made = self._steps.get(key)
+        if made is None:
+            made = Adapted([AdaptedRows(self._additions[name], *place) for name, *place in runs])
+            if len(self._steps) >= _MOST_STEPS:
+                self._steps.clear()
+            self._steps[key] = made
+        return made

@@ -134,17 +134,19 @@ def draw(path: Path, outcomes: Sequence[Outcome]) -> None:
         left,
         right,
     ):
-        left.set_title("hit rate, % of prompt tokens", **SMALL)
-        bars = left.barh(
-            range(len(upward)), [100 * each.hit_rate for each in upward], height=0.62, color=GREEN
-        )
-        left.bar_label(bars, [f" {100 * each.hit_rate:.1f}" for each in upward], fontsize=9)
+        left.set_title("hit rate, %", **SMALL)
+        rates = [100 * each.hit_rate for each in upward]
+        left.barh(range(len(upward)), rates, height=0.62, color=GREEN)
+        for at, rate in enumerate(rates):  # at the edge, where no bound is
+            across = left.get_yaxis_transform()
+            left.text(1, at, f"{rate:.1f}", transform=across, ha="right", va="center", fontsize=9)
         for name, mark in zip(_bounds(outcomes), "|xd^v", strict=False):
             known = [(100 * b, at) for at, o in enumerate(upward) if (b := o.bounds.get(name))]
             left.plot(*zip(*known, strict=True), mark, color=GRAY, label=name)
         if _bounds(outcomes):
-            left.legend(frameon=False, fontsize=8)
-        left.margins(x=0.12)
+            place = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.985), "ncols": 3}
+            left.legend(frameon=False, fontsize=8, columnspacing=1, handletextpad=0.2, **place)
+        left.margins(x=0.15)
         right.set_title("time to first token, ms: median, and 99th percentile (dots)", **SMALL)
         medians = [each.ttft_ms_p50 or 0.0 for each in upward]
         right.barh(range(len(upward)), medians, height=0.62, color=GREEN)

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from click.testing import CliRunner
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from radixlm.build import Engine
+from radixlm.cli.top_command import command as top
 from radixlm.core.sampling import SamplingParams
 from radixlm.testing.deployed import REPLICA, ROUTER, Deployed, serving, until
 from tests.otlp_collector import Collector, attributes
@@ -97,6 +99,31 @@ def test_a_trace_goes_from_the_client_to_the_replica(two: Deployed, collector: C
     replica = answer["cache_report"]["replica"]
     assert attributes(request)["radixlm.replica"] == replica
     assert replica in [each.get("service.instance.id") for each in collector.resources]
+
+
+def test_top_shows_each_replica_and_why_it_was_chosen(two: Deployed):
+    home = two.complete(STORY).json()["cache_report"]["replica"]
+    assert two.complete(STORY).json()["cache_report"]["replica"] == home
+    names = sorted(two.replicas())
+    other = next(name for name in names if name != home)
+
+    def seen(name: str) -> str:
+        url = str(two.client.base_url)
+        found = CliRunner().invoke(top, [url, "--once", "--replica", name])
+        assert found.exit_code == 0, found.output
+        return found.output
+
+    def rows() -> dict[str, list[str]]:
+        lines = [line.split() for line in seen(home).splitlines()]
+        return {line[0]: line[1:] for line in lines if line and line[0] in names}
+
+    def told() -> bool:
+        return int(rows()[home][0]) > int(rows()[other][0]) and "prefix" in rows()[home]
+
+    assert until(told, 30) is not None
+    assert sorted(rows()) == names
+    assert STORY[:20] in seen(home)
+    assert STORY[:20] not in seen(other)
 
 
 def metrics(of: Deployed) -> str:

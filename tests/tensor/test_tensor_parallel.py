@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
-from radixlm import Engine, RequestOutput, SamplingParams
-from radixlm.core.errors import ConfigError, EngineDeadError
+from radixlm import Engine, Namespace, RequestOutput, SamplingParams
+from radixlm.core.errors import ConfigError, EngineDeadError, InvalidRequestError
+from radixlm.core.keys import as_key
 from radixlm.testing.reference import make_checkpoint
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
@@ -92,6 +94,46 @@ def test_the_answers_of_one_rank(folder: Path, two: Engine) -> None:
     assert any(output.cached_tokens for output in found)
     assert any(output.prompt_logprobs for output in found)
     assert len(ranks()) == 1
+
+
+@pytest.mark.parametrize(
+    ("architecture", "flags"),
+    [("llama", {}), ("gemma3_text", {"swa_full_tokens_ratio": 0.5})],
+)
+def test_what_is_no_number_in_another_rank_is_not_kept(
+    tmp_path: Path, architecture: str, flags: dict[str, Any]
+) -> None:
+    """Of one token the other rank's values are infinite; all that this one has are numbers."""
+    broken = 7
+    folder = make_checkpoint(tmp_path / "model", architecture)
+    _break(folder / "model.safetensors", broken)
+    good, bad = [*SHARED, 8], [*SHARED, broken, *range(60, 80)]
+    with Engine(str(folder), **FLAGS, **flags) as one:
+        [wanted] = one.generate([good], GREEDY)
+    with Engine(str(folder), tp_size=2, **FLAGS, **flags) as two:
+        for _ in range(2):
+            with pytest.raises(InvalidRequestError, match="not finite"):
+                two.generate([bad], GREEDY)
+            asked = two.client.ask(lambda core: core.cache.explain(as_key(bad), Namespace()))
+            assert asked.result().report.cached == len(SHARED)
+        [found] = two.generate([good], GREEDY)
+        assert found.cached_tokens == len(SHARED)
+        assert found.token_ids == wanted.token_ids
+
+
+def _break(file: Path, token: int) -> None:
+    """A token alone has a number in one place of its row, which layers leave as it is, and the
+    second rank's head of the last layer's values makes too large.
+    """
+    weights = load_file(file)
+    embedding = weights["model.embed_tokens.weight"]
+    embedding[:, 0] = 0
+    embedding[token, 0] = 100
+    for name in weights:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weights[name][0] = 0
+    weights["model.layers.2.self_attn.v_proj.weight"][-1, 0] = 3e38
+    save_file(weights, file, {"format": "pt"})
 
 
 def listening(process: int) -> list[str]:

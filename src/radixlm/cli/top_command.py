@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from radixlm.cli.top_feed import Cache, Feed, Json, SilentError
+from radixlm.cli.top_replicas import plain, replica_table
 from radixlm.core.errors import ConfigError
 
 _AGAIN_SECONDS = 2.0
@@ -33,6 +34,7 @@ _STATES = {
 _GHOST = "bright_black"
 _BAR = 14
 _REQUESTS = 6
+_REPLICAS = 8
 _ADVICE = 4
 _LEAST_ROWS = 3
 _TRYING = "Trying again; Ctrl-C leaves."
@@ -47,15 +49,26 @@ _AROUND = 11
 @click.option("--api-key", help="Key of the server, where it needs one.")
 @click.option("--cacert", metavar="FILE", help="PEM file of the certificates to trust, for HTTPS.")
 @click.option("--insecure", is_flag=True, help="Trust any certificate, as curl -k does.")
+@click.option("--replica", metavar="NAME", help="Show this one's tree; without, the first one's.")
 @click.option("--once", is_flag=True, help="Print one picture, and leave.")
-def command(url: str, api_key: str | None, cacert: str | None, insecure: bool, once: bool) -> None:
+def command(
+    url: str,
+    api_key: str | None,
+    cacert: str | None,
+    insecure: bool,
+    replica: str | None,
+    once: bool,
+) -> None:
     """Watch the cache of the server at URL: its tree, hit rate, pool, requests, advice.
+
+    Of several replicas, each has a row; numbers are of all, the tree and requests of one.
 
     Ctrl-C leaves. Where the output is no terminal, it is as with --once, and every row is printed.
     """
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise ConfigError("--api-key holds characters that no key has")
-    feed = Feed(_address(url), api_key, _trusting(cacert, insecure=insecure))
+    tls = _trusting(cacert, insecure=insecure)
+    feed = Feed(_address(url), api_key, tls, replica=replica)
     console = Console()
     if once or not console.is_terminal:
         # A pipe has no lines that could run out: rich would take it for a terminal of 25.
@@ -100,6 +113,7 @@ def _heard(feed: Feed) -> Cache:
     for name, data in feed.events():
         cache.apply(name, data)
         if name == "stats":
+            cache.replicas = feed.replicas()
             return cache
     raise SilentError(f"{feed.url} ended before it sent anything")
 
@@ -126,6 +140,7 @@ def _watch(feed: Feed, console: Console) -> None:
                     cache.apply(name, data)
                     if name == "stats":
                         advice = feed.advice()
+                        cache.replicas = feed.replicas()
                     if time.monotonic() >= due:
                         due = show()
                 cache.lost = "the server ended"
@@ -151,9 +166,13 @@ def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> 
     parts: list[RenderableType] = [_numbers(cache, url)]
     lines = _advice(advice, None if height is None else _ADVICE)
     requests = list(cache.requests.values())[: None if height is None else _REQUESTS]
+    replicas = cache.replicas[: None if height is None else _REPLICAS]
+    if replicas:
+        parts.append(replica_table(replicas, len(cache.replicas)))
     rows = len(cache.nodes)
     if height is not None:
         around = _AROUND + (len(requests) + 3 if requests else 0) + (2 * len(lines) + 2)
+        around += len(replicas) + 1 if replicas else 0
         rows = max(height - around, _LEAST_ROWS)
     parts.append(_tree(cache, rows))
     if requests:
@@ -297,11 +316,3 @@ def _advice(advice: Json | None, most: int | None) -> list[RenderableType]:
         rates = ", ".join(f"{size['scale']:g}x {size['hit_rate']:.0%}" for size in sizes)
         texts.append(f"hit rate by size of the pool: {rates}")
     return [Text(f"• {text}") for text in texts]
-
-
-def plain(text: str) -> str:
-    """A prompt's text on one line, with nothing in it that a terminal would obey."""
-    return "".join(
-        each if each.isprintable() else "↵" if each == "\n" else f"‹U+{ord(each):04X}›"
-        for each in text
-    )

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from httpx_sse import EventSource
@@ -73,10 +74,23 @@ class _Bounded(httpx.SyncByteStream):
 
 
 class Feed:
-    """A server's events. url: without a / at its end. tls: whose certificates to trust."""
+    """A server's events. url: without a / at its end. tls: whose certificates to trust. replica:
+    whose tree, where there are several.
+    """
 
-    def __init__(self, url: str, api_key: str | None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        tls: ssl.SSLContext | None = None,
+        *,
+        replica: str | None = None,
+    ) -> None:
         self.url = url
+        self._events = f"/cache/events?max_nodes={SHOWN_NODES}"
+        if replica is not None:
+            self._events += f"&replica={quote(replica, safe='')}"
+        self._alone = False
         self._options: Json = {
             "headers": {
                 "Accept-Encoding": "identity",
@@ -89,7 +103,8 @@ class Feed:
 
     def events(self) -> Iterator[tuple[str, Json]]:
         """Each event's name and data, until the server ends them. Raises WatchError."""
-        with self._answer(f"/cache/events?max_nodes={SHOWN_NODES}") as answer:
+        self._alone = False  # another server may be there now
+        with self._answer(self._events) as answer:
             kind = answer.headers.get("content-type", "").partition(";")[0]
             if kind != "text/event-stream":
                 raise WatchError(f"{self.url} answers with {kind}: it is no RadixLM server")
@@ -108,12 +123,32 @@ class Feed:
     def advice(self) -> Json | None:
         """What the server advises; None where it gives no advice."""
         try:
-            with self._answer("/cache/advice") as answer:
-                answer.stream = _Bounded(answer.stream)
-                advice: Json = json.loads(answer.read())
-                return advice
-        except (WatchError, ValueError):
+            return self._json("/cache/advice")
+        except WatchError:
             return None
+
+    def replicas(self) -> list[Json]:
+        """Of a deployment, by name. A server alone has none, and is asked once a connection."""
+        if self._alone:
+            return []
+        try:
+            found: list[Json] = self._json("/router/replicas")["replicas"]
+        except SilentError:
+            return []
+        except (WatchError, KeyError, TypeError):
+            self._alone = True
+            return []
+        return sorted(found, key=lambda each: str(each["replica"]))
+
+    def _json(self, path: str) -> Json:
+        """Raises WatchError."""
+        with self._answer(path) as answer:
+            answer.stream = _Bounded(answer.stream)
+            try:
+                found: Json = json.loads(answer.read())
+            except (ValueError, RecursionError):
+                raise WatchError(f"{self.url}{path} is no JSON") from None
+            return found
 
     @contextmanager
     def _answer(self, path: str) -> Iterator[httpx.Response]:
@@ -165,14 +200,16 @@ class Feed:
 class Cache:
     """The cache as the events describe it.
 
-    nodes: by id, as in the stream. samples: the statistics of the last minute. lost: why nothing
-    is heard from the server; "" while something is.
+    nodes: by id, as in the stream. samples: the statistics of the last minute. replicas: what is
+    known of each, where there are several. lost: why nothing is heard from the server; "" while
+    something is.
     """
 
     def __init__(self) -> None:
         self.nodes: dict[int, Json] = {}
         self.requests: dict[str, Json] = {}
         self.totals: Json = {}
+        self.replicas: list[Json] = []
         self.samples: deque[Json] = deque(maxlen=_MINUTE)
         self.lost = ""
 

@@ -33,6 +33,7 @@ class ReplicaOut(TypedDict):
     chosen: dict[str, int]
     cached_tokens: int
     capacity_tokens: int
+    nodes: int
     hit_rate: float
     running: int
     waiting: int
@@ -117,6 +118,7 @@ def _replica_out(each: Reported) -> ReplicaOut:
         "chosen": {str(why): count for why, count in each.chosen.items()},
         "cached_tokens": stats.kv_locked + stats.kv_evictable if stats else 0,
         "capacity_tokens": stats.kv_capacity if stats else 0,
+        "nodes": stats.tree_nodes if stats else 0,
         "hit_rate": stats.hit_rate if stats else 0.0,
         "running": stats.running if stats else 0,
         "waiting": stats.waiting if stats else 0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
 from types import MappingProxyType
@@ -122,6 +122,12 @@ class Model(Protocol):
         ...
 
 
+class Sound(Protocol):
+    """`KVPool.sound`, or that of several pools."""
+
+    def __call__(self, slots: Tensor, *, in_windows: bool = False) -> int: ...
+
+
 class ModelRunner:
     """Computes one step: request table -> plan -> model -> tokens (an engine's `Runner`).
 
@@ -143,7 +149,7 @@ class ModelRunner:
         *,
         deterministic: bool = False,
         adapters: AdapterShelf | None = None,
-        sound: Callable[[Tensor], int] | None = None,
+        sound: Sound | None = None,
     ) -> None:
         self._sound = kv_pool.sound if sound is None else sound
         self._kv_pool = kv_pool
@@ -225,7 +231,7 @@ class ModelRunner:
         if pool.windows is None:
             return sound
         seen = max(row.start + 1 - min(filter(None, self._windows)), 0)
-        there = pool.sound(slots[seen:], in_windows=True)
+        there = self._sound(slots[seen:], in_windows=True)
         return min(sound, seen + there) if there else 0
 
 

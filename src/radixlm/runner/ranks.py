@@ -44,7 +44,7 @@ _TICK_SECONDS = 0.5
 _MOST_SILENT = 20
 _SECONDS_TO_KNOW = 5.0
 _SECONDS_TO_END = 3.0
-_BATCH, _SOUND = b"b", b"s"
+_BATCH, _SOUND, _SOUND_IN_WINDOWS = b"b", b"s", b"w"
 _COUNT = struct.Struct("<q")
 _ERRORS: Mapping[str, type[ConfigError | ModelError]] = {
     kind.__name__: kind for kind in (ConfigError, CheckpointError)
@@ -150,9 +150,10 @@ class Ranks:
         for other in self._others:
             other.channel.send(message)
 
-    def sound(self, slots: Tensor) -> int:
+    def sound(self, slots: Tensor, *, in_windows: bool = False) -> int:
         """As `KVPool.sound`, of the others' pools."""
-        message = _SOUND + slots.to(torch.int64).cpu().numpy().tobytes()
+        asked = _SOUND_IN_WINDOWS if in_windows else _SOUND
+        message = asked + slots.to(torch.int64).cpu().numpy().tobytes()
         for other in self._others:
             other.channel.send(message)
         return min(int(*_COUNT.unpack(other.channel.receive())) for other in self._others)
@@ -232,8 +233,9 @@ def leading(
     """
     ranks.join(capacity=pool.capacity, longest=table.table.shape[1])
 
-    def sound(slots: Tensor) -> int:
-        return min(pool.sound(slots), ranks.sound(slots))
+    def sound(slots: Tensor, *, in_windows: bool = False) -> int:
+        own = pool.sound(slots, in_windows=in_windows)
+        return min(own, ranks.sound(slots, in_windows=in_windows))
 
     return LeadingRunner(ModelRunner(model, pool, table, device, sound=sound), ranks)
 
@@ -247,4 +249,6 @@ def follow(channel: Channel, runner: ModelRunner, pool: KVPool) -> None:
                 runner.compute(unpacked(message[1:]))
             else:
                 slots = torch.frombuffer(bytearray(message[1:]), dtype=torch.int64)
-                channel.send(_COUNT.pack(pool.sound(slots.to(pool.device))))
+                in_windows = message[:1] == _SOUND_IN_WINDOWS
+                count = pool.sound(slots.to(pool.device), in_windows=in_windows)
+                channel.send(_COUNT.pack(count))

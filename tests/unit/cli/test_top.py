@@ -159,6 +159,36 @@ def test_host_memory_has_a_column_beside_the_disk():
     assert columns == [["300", "128", "256", "59", "3", "0", "0", "cached"]]
 
 
+def test_each_replica_has_a_row_with_why_it_was_chosen():
+    cache = seen()
+    assert "Replicas" not in shown(cache)
+    cache.replicas = [replica(f"abc{number}") for number in range(12)]
+    cache.replicas[1] |= {"silent_seconds": 7.0}
+    rows = {line.split()[0]: line.split()[1:] for line in shown(cache).splitlines() if line}
+    assert rows["Replicas:"][0] == "12"
+    chosen = ["5:", "longest", "prefix", "3,", "spilled", "2"]
+    assert rows["abc0"] == ["400", "10%", "7", "75%", "2", "1", "96", *chosen]
+    assert rows["abc1"][-4:] == ["silent", "for", "7", "s"]
+    assert "abc11" not in rows
+    assert "abc11" in shown(cache, height=None)
+
+
+def replica(name: str) -> dict[str, Any]:
+    return {
+        "replica": name,
+        "silent_seconds": 0.2,
+        "requests": 3,
+        "queue_tokens": 96.4,
+        "chosen": {"spilled": 2, "longest_prefix": 3},
+        "cached_tokens": 400,
+        "capacity_tokens": 4000,
+        "nodes": 7,
+        "hit_rate": 0.75,
+        "running": 2,
+        "waiting": 1,
+    }
+
+
 def test_nothing_of_a_prompt_reaches_the_terminal_as_a_command():
     cache = seen()
     cache.apply(

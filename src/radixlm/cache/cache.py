@@ -197,9 +197,9 @@ class RadixCache:
             ending = self._ending(match, known, array, size, limit, stored)
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
-        learned = self.tree.order.learned
-        if learned is not None:
-            learned.duel.note(match.length, expected[_OWN_SIZE], size, self.capacity)
+        if (learned := self.tree.order.learned) is not None:
+            under_lru = expected[_OWN_SIZE]
+            learned.duel.note(match.length, under_lru, max(stored), size, self.capacity)
         if self.tiers:  # a pool of any size has the same ones
             expected = tuple([max(each, *stored) for each in expected])
         node = self.tree.inc_lock_ref(match, priority)

@@ -14,6 +14,7 @@ import numpy as np
 
 from radixlm.cache.lifetimes import Lifetime, Lifetimes
 from radixlm.cache.node import TOKEN_BYTES, TreeNode
+from radixlm.core.moves import NOWHERE
 from radixlm.core.request import Hint
 
 LEARNED = "learned"
@@ -39,6 +40,8 @@ _LEAST_HALF_LIFE, _NODES_HALF_LIFE = 4096, 4
 _LEAST_TAIL = 1 / 64
 _TAIL_FADING = 0.99
 _POWERS = 40
+# What it costs to have a token again that is in host memory or on disk, by computing it.
+READ_PRICE = 1 / 20
 
 # What goes first is greatest: less worth, used earlier; then the node's id.
 Rank = tuple[float, int, int]
@@ -226,7 +229,8 @@ class Learned:
     def _rank(self, node: TreeNode) -> Rank:
         used = node.last_used
         kind = _kind_of_end(node) if node.tail else node.kind
-        return -self._lifetimes.worth(kind, self.now - used), -used, node.id
+        worth = self._lifetimes.worth(kind, self.now - used) * _price(node)
+        return -worth, -used, node.id
 
     def _rank_new(self, entries: list[int], by_id: Mapping[int, TreeNode]) -> None:
         """Rank what became a leaf since the last draw, or was used just now."""
@@ -246,7 +250,8 @@ class Learned:
         kinds = np.array(
             [_kind_of_end(node) if node.tail else node.kind for node in nodes], dtype=np.int64
         )
-        worths = self._lifetimes.worths(kinds, self.now - used)
+        prices = np.array([_price(node) for node in nodes])
+        worths = self._lifetimes.worths(kinds, self.now - used) * prices
         lowest = np.lexsort((used, worths))[: self._left][::-1].tolist()
         self._ranked[:] = [(-worths.item(at), -used.item(at), nodes[at].id) for at in lowest]
 
@@ -270,6 +275,12 @@ class Learned:
             entries[place] = entries[-1]
             entries.pop()
         return found
+
+
+def _price(node: TreeNode) -> float:
+    """What it costs to have a node's end again, by computing it."""
+    stored = node.stored
+    return READ_PRICE if stored != NOWHERE and max(stored) >= node.resident else 1.0
 
 
 def _kind_of_end(node: TreeNode) -> int:
@@ -300,8 +311,13 @@ class Duel:
         self.won = True
         self.ledger = 0.0
 
-    def note(self, found: int, under_lru: int, asked: int, capacity: int) -> None:
-        """Of a prompt of `asked` tokens so much was found, and would have been."""
+    def note(self, found: float, under_lru: float, stored: int, asked: int, capacity: int) -> None:
+        """Of a prompt of `asked` tokens so much was found, and would have been; stored: what can be
+        read back, which is found for the most part.
+        """
+        found, under_lru = (
+            each + (1 - READ_PRICE) * max(stored - each, 0) for each in (found, under_lru)
+        )
         self.ledger += _FORGIVEN * asked + found - under_lru
         self.ledger = max(-_LEAST * capacity, min(self.ledger, _MOST_CREDIT * capacity))
         if self.ledger < -_MOST_DEBT * capacity:

@@ -9,6 +9,7 @@ import pytest
 
 from radixlm.cache import RadixCache, make_policy
 from radixlm.cache.learned import Duel, Learned
+from radixlm.core.moves import Place
 
 CAPACITY, TOKENS = 2_000, 20
 QUICK = ("a scan", "a window", "lies")
@@ -114,26 +115,54 @@ def test_equal_runs_evict_alike() -> None:
     assert hit_rate(trace, "learned") == hit_rate(trace, "learned")
 
 
+class TestPrices:
+    def test_what_can_be_read_back_goes_first(self) -> None:
+        assert self.left() == [19, 20]
+        assert self.left(stored=1) == [20, 19]
+
+    def left(self, stored: int | None = None) -> list[int]:
+        """Of two prompts, the second used last, once a token has to go. stored: which one is."""
+        cache = RadixCache(400, policy=Learned())
+        keys = [np.arange(20, dtype=np.int32) + 1_000 * n for n in range(2)]
+        for key in keys:
+            lease = cache.acquire(key)
+            lease.extend(key.size)
+            lease.commit(key.size)
+            lease.release()
+        if stored is not None:
+            node = cache.match(keys[stored], max_match=20).node
+            assert node is not None
+            node.set_stored(Place.DISK, len(node))
+        cache.tree.evict(1)
+        return [cache.match(key, max_match=20).length for key in keys]
+
+
 class TestDuel:
     def test_lru_takes_over_and_the_policy_comes_back(self) -> None:
         duel = Duel()
-        duel.note(0, 140, 1_000, 1_000)
+        duel.note(0, 140, 0, 1_000, 1_000)
         assert duel.won
-        duel.note(0, 20, 1_000, 1_000)
+        duel.note(0, 20, 0, 1_000, 1_000)
         assert not duel.won
         for _ in range(60):
-            duel.note(50, 50, 1_000, 1_000)
+            duel.note(50, 50, 0, 1_000, 1_000)
         assert duel.won
 
     def test_what_was_lost_under_lru_counts_up_to_a_limit(self) -> None:
         duel = Duel()
         for _ in range(100):
-            duel.note(0, 1_000, 1_000, 1_000)
+            duel.note(0, 1_000, 0, 1_000, 1_000)
         assert duel.ledger >= -250
+
+    def test_what_can_be_read_back_is_hardly_lost(self) -> None:
+        duel = Duel()
+        for _ in range(10):
+            duel.note(0, 200, 200, 1_000, 1_000)
+        assert duel.won
 
     def test_where_it_lost_the_tree_evicts_as_lru_does(self) -> None:
         policy = Learned()
-        policy.duel.note(0, 10**6, 1, 1_000)
+        policy.duel.note(0, 10**6, 0, 1, 1_000)
         cache = RadixCache(60, policy=policy)
         for number in range(4):
             lease = cache.acquire(np.arange(20, dtype=np.int32) + np.int32(100 * number))

@@ -75,9 +75,9 @@ def compared(args: argparse.Namespace, folder: Path, base: Path, kind: str) -> d
     """Medians of both, in turns."""
     paths = []
     for place in range(args.adapters):
-        own = folder / f"{kind}-{place}"
-        write_adapter(own, base, MODULES[kind], args.rank, place)
-        paths.append(f"a{place}={own}")
+        its = folder / f"{kind}-{place}"
+        write_adapter(its, base, MODULES[kind], args.rank, place)
+        paths.append(f"a{place}={its}")
     flags = {"kv_tokens": 16_384, "dtype": args.dtype, "threads": args.threads}
     turns = []
     with Engine(str(base), lora_paths=tuple(paths), **flags) as engine:

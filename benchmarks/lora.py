@@ -75,9 +75,9 @@ def compared(args: argparse.Namespace, folder: Path, base: Path, kind: str) -> d
     """Medians of both, in turns."""
     paths = []
     for place in range(args.adapters):
-        made = folder / f"{kind}-{place}"
-        write_adapter(made, base, MODULES[kind], args.rank, place)
-        paths.append(f"a{place}={made}")
+        its = folder / f"{kind}-{place}"
+        write_adapter(its, base, MODULES[kind], args.rank, place)
+        paths.append(f"a{place}={its}")
     flags = {"kv_tokens": 16_384, "dtype": args.dtype, "threads": args.threads}
     turns = []
     with Engine(str(base), lora_paths=tuple(paths), **flags) as engine:
@@ -87,7 +87,7 @@ def compared(args: argparse.Namespace, folder: Path, base: Path, kind: str) -> d
             turns.append((none, took(engine, with_adapters, args.tokens)))
     turns = turns[1:]  # the first one warms
     wall, own = (
-        statistics.median(none[of] / adapted[of] for none, adapted in turns) for of in range(2)
+        statistics.median(none[of] / adapters[of] for none, adapters in turns) for of in range(2)
     )
     count = args.requests * args.tokens
     without, adapted = (count / statistics.median(turn[of][0] for turn in turns) for of in range(2))

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team, threads_for
+from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import (
     LOG2_E,
     MOST_LANES,
@@ -131,9 +132,18 @@ _GateArguments = namedtuple("_GateArguments", "counters rows width gate_up out")
 
 
 @compiled(_GateArguments)
-def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
-    """out = silu(gate) * up, of rows that hold both, one after the other."""
+def gate_kernel(*, bfloat16: bool, in_turns: bool) -> Callable[[Any], None]:
+    """out = silu(gate) * up, of rows that hold both, one after the other or vectors in turns."""
     element = 2 if bfloat16 else 4
+
+    @emitted(types.void, *[types.int64] * 4)
+    def turns(builder: ir.IRBuilder, both: Any, _up: Any, out: Any, width: Any) -> None:
+        ops, step = Lanes(builder, VECTOR_LANES), ir.Constant(_INT64, VECTOR_LANES)
+        with cgutils.for_range_slice(builder, _ZERO, width, step, _INT64) as (index, _):
+            at = offset(builder, both, index, 2 * element)
+            x, y = (ops.load(at, n, bfloat16=bfloat16) for n in (0, VECTOR_LANES))
+            made = silu_product(builder, ops, x, y, coarse=bfloat16)
+            ops.put(made, offset(builder, out, index, element), bfloat16=bfloat16)
 
     @emitted(types.void, *[types.int64] * 4)
     def silu_times(builder: ir.IRBuilder, gate: Any, up: Any, out: Any, width: Any) -> None:
@@ -142,34 +152,45 @@ def gate_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
             x, y = (ops.load(at, 0, bfloat16=bfloat16) for at in (x, y))
             ops.put(silu_product(builder, ops, x, y, coarse=bfloat16), into, bfloat16=bfloat16)
 
+    made = turns if in_turns else silu_times
+
     @inner
     def gate(args: _GateArguments, row: int) -> None:
         size = args.width * element
         both = args.gate_up + 2 * row * size
-        silu_times(both, both + size, args.out + row * size, args.width)
+        made(both, both + size, args.out + row * size, args.width)
 
     return over_rows(gate, ROWS_PER_UNIT)
 
 
 class Gate:
-    """silu(gate) * up of rows that hold both, one after the other."""
+    """silu(gate) * up of rows that hold both, all gates first, or vectors of both in turns."""
 
     def __init__(self, options: TensorOptions) -> None:
+        self._bfloat16 = options.dtype == torch.bfloat16
         self._worker: Worker | None = None
+        self._turning: Worker | None = None
         if options.known():
-            self._worker = Worker(gate_kernel(bfloat16=options.dtype == torch.bfloat16))
+            self._worker = Worker(gate_kernel(bfloat16=self._bfloat16, in_turns=False))
 
-    def __call__(self, gate_up: Tensor) -> Tensor:
-        """(tokens, 2 x size), contiguous -> (tokens, size), new."""
-        if self._worker is None:
+    def learn_turns(self) -> None:
+        """Before it is called with such rows."""
+        self._turning = Worker(gate_kernel(bfloat16=self._bfloat16, in_turns=True))
+
+    def __call__(
+        self, gate_up: Tensor, out: Tensor | None = None, *, in_turns: bool = False
+    ) -> Tensor:
+        """(tokens, 2 x size), contiguous -> (tokens, size), new or, if compiled, in `out`."""
+        worker = self._turning if in_turns else self._worker
+        if worker is None:
             gate, up = gate_up.chunk(2, dim=-1)
             return functional.silu(gate).mul_(up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-        out = gate_up.new_empty((rows, width))
-        arguments = self._worker.arguments
+        out = gate_up.new_empty((rows, width)) if out is None else out
+        arguments = worker.arguments
         arguments.rows, arguments.width = rows, width
         arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
-        self._worker(threads_for(rows, ROWS_PER_UNIT))
+        worker(threads_for(rows, ROWS_PER_UNIT))
         return out
 
 

@@ -68,19 +68,26 @@ class FewTokens:
         return Places(*(place[:tokens] for place in self._places))
 
     def run(
-        self, attend: Attention, at: Places, through: Callable[[], Tensor | None]
+        self,
+        attend: Attention,
+        at: Places,
+        through: Callable[[], Tensor | None],
+        chains: dict[tuple[object, ...], Chain] | None = None,
     ) -> Tensor | None:
-        """What `through` returns when it has computed all layers, in these places."""
+        """What `through` returns when it has computed all layers, in these places. chains: of steps
+        that make other calls than usual, but all of them the same; its own are of the usual ones.
+        """
+        chains = self._chains if chains is None else chains
         workers = attend.workers
         key = (attend.tokens, team().size, *(worker.code for worker in workers))
-        chain = self._chains.get(key)
+        chain = chains.get(key)
         if chain is not None:
             chain(workers)
             return at.part
         attend.answers = at.answers
         with team().recorded() as made:
             part = through()
-        if len(self._chains) >= _MOST_CHAINS:
-            del self._chains[next(iter(self._chains))]
-        self._chains[key] = Chain(made, [(each, attend.planned(each)) for each in workers])
+        if len(chains) >= _MOST_CHAINS:
+            del chains[next(iter(chains))]
+        chains[key] = Chain(made, [(each, attend.planned(each)) for each in workers])
         return part

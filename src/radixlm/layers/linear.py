@@ -73,12 +73,28 @@ class Linear:
         made = plain(x, self.weight, self.bias, self.result)
         return made if self.gate is None else self.gate(made)
 
-    def ungated(self, x: Tensor) -> Tensor:
-        """(tokens, in_features) -> (tokens, sum of the parts): what a gate takes, if it has one."""
+    @property
+    def middle(self) -> int:
+        """Where what gates multiply begins; 0: there are none."""
+        return 0 if self.gate is None else sum(self.parts.values()) // 2
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether `ungated` gives vectors of gates and of what they multiply in turns, instead of
+        all gates first.
+        """
+        return self.gate is not None and self.product is not None
+
+    def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Of a gated one, (tokens, in_features) -> (tokens, sum of the parts): what the gate takes.
+        out: see `__call__`.
+        """
         its = self._packed
-        if self.gate is not None and isinstance(its, PanelProduct | QuantizedProduct | Gated):
+        if isinstance(its, PanelProduct | QuantizedProduct):
+            return its.ungated(x, out)
+        if isinstance(its, Gated):
             return its.ungated(x)
-        return plain(x, self.weight, self.bias, self.result) if its is None else its(x)
+        return plain(x, self.weight, self.bias, self.result)
 
     def put(self, part: str, weight: QuantizedWeight) -> None:
         """Take a part's weight as it is, instead of filling its memory; before `pack`."""

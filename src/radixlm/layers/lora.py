@@ -10,23 +10,28 @@ product    computed for all of them at once
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from radixlm.kernels.chain import Chain
 from radixlm.layers.linear import Linear
 from radixlm.layers.low_rank import LowRank, LowRankProducts, Panels, knows
+from radixlm.layers.products import gates_first
 
 # A product: Linear.__call__, or what adds to it.
 Multiply = Callable[[Linear, Tensor, Tensor | None], Tensor]
 
 
 class Addition:
-    """What an adapter adds to a product. parts: of different outputs."""
+    """What an adapter adds to a product, which is packed. parts: of different outputs."""
 
-    def __init__(self, parts: Sequence[LowRank]) -> None:
-        self.panels = Panels(parts) if knows(parts[0].a) else None
+    def __init__(self, linear: Linear, parts: Sequence[LowRank]) -> None:
+        self.panels = Panels(parts, linear.middle) if knows(parts[0].a) else None
+        if linear.gate is not None and linear.in_turns:
+            linear.gate.learn_turns()
         if self.panels is not None:
             return
         self._down = torch.cat([part.a for part in parts]).t()
@@ -60,21 +65,24 @@ class Adapted:
     def __init__(self, rows: Sequence[AdaptedRows]) -> None:
         self._rows = rows
         self._linears = {linear for each in rows for linear in each.additions}
-        self._calls: dict[Linear, Callable[[Tensor, Tensor], None]] = {}
+        self._calls: dict[Linear, Multiply] = {}
+        self._room: Tensor | None = None
+        # Whether it is nothing but calls of workers where products are; those of few tokens.
+        additions = [addition for each in rows for addition in each.additions.values()]
+        self.is_compiled = all(addition.panels is not None for addition in additions)
+        self.chains: dict[tuple[object, ...], Chain] = {}
 
     def __call__(self, linear: Linear, x: Tensor, out: Tensor | None = None) -> Tensor:
         """(tokens, in) -> (tokens, out), as the product without adapters."""
         if linear not in self._linears:
             return linear(x, out)
-        made = linear.ungated(x)
         call = self._calls.get(linear)
         if call is None:
             call = self._calls[linear] = self._call_of(linear)
-        call(x, made)
-        return made if linear.gate is None else linear.gate(made)
+        return call(linear, x, out)
 
-    def _call_of(self, linear: Linear) -> Callable[[Tensor, Tensor], None]:
-        """What adds to this product."""
+    def _call_of(self, linear: Linear) -> Multiply:
+        """The product, and what is added to it."""
         found = [
             (addition, each.start, each.stop)
             for each in self._rows
@@ -85,11 +93,39 @@ class Adapted:
             for addition, start, stop in found
             if addition.panels is not None
         ]
-        if len(runs) == len(found):
-            return LowRankProducts(runs)
+        if len(runs) < len(found):
+            return partial(_one_by_one, found)
+        added = LowRankProducts(runs, linear.middle if linear.in_turns else 0)
+        return partial(self._compiled, added)
 
-        def one_by_one(x: Tensor, made: Tensor) -> None:
-            for addition, start, stop in found:
-                addition.add(x[start:stop], made[start:stop])
+    def _compiled(
+        self, added: LowRankProducts, linear: Linear, x: Tensor, out: Tensor | None
+    ) -> Tensor:
+        if linear.gate is None:
+            made = linear(x, out)
+            added(x, made)
+            return made
+        room = None if out is None else self._room_for(out)
+        made = linear.ungated(x, room)
+        added(x, made)
+        return linear.gate(made, out, in_turns=linear.in_turns)
 
-        return one_by_one
+    def _room_for(self, out: Tensor) -> Tensor:
+        """For what its gate takes: the same in all layers and steps."""
+        shape = out.shape[0], 2 * out.shape[1]
+        if self._room is None or self._room.shape != shape:
+            self.chains.clear()
+            self._room = out.new_empty(shape)
+        return self._room
+
+
+def _one_by_one(
+    found: Sequence[tuple[Addition, int, int]], linear: Linear, x: Tensor, _out: Tensor | None
+) -> Tensor:
+    """Each adapter by itself, by torch."""
+    made = linear(x) if linear.gate is None else linear.ungated(x)
+    if linear.in_turns:
+        made = gates_first(made)
+    for addition, start, stop in found:
+        addition.add(x[start:stop], made[start:stop])
+    return made if linear.gate is None else linear.gate(made)

@@ -79,10 +79,10 @@ class Panels:
     """A and B of an adapter for one product, laid out for the kernel, which `knows` the parts.
 
     ranks: of all parts, rounded up to whole panels. inputs: units of A. units: of work, without
-    rows, of A and of B.
+    rows, of A and of B, of which none has outputs on both sides of the `middle`.
     """
 
-    def __init__(self, parts: Sequence[LowRank]) -> None:
+    def __init__(self, parts: Sequence[LowRank], middle: int = 0) -> None:
         a = torch.cat([part.a for part in parts])
         numbers = 2 if a.dtype == torch.bfloat16 else 1
         self.inputs = a.shape[1] // numbers
@@ -90,15 +90,18 @@ class Panels:
         bfloat16 = a.dtype == torch.bfloat16
         self.kernels = [low_rank_kernel(side, bfloat16=bfloat16) for side in ("a", "b")]
         self._down = _packed(a, numbers)
-        self._ups = [_packed(part.b, 1) for part in parts]
+        self._ups = []
         self.ranks = self._down.shape[0] * MOST_LANES
         ups, column = [], 0
-        for part, panels in zip(parts, self._ups, strict=True):
+        for part in parts:
             outputs, rank = part.b.shape
-            made = _units(panels, outputs, _UP_PANELS)
-            made[:, _INTO] += part.start
-            made[:, _RANK], made[:, _FROM] = rank, column
-            ups.append(made)
+            cut = min(max(middle - part.start, 0), outputs)
+            for start, b in ((part.start, part.b[:cut]), (part.start + cut, part.b[cut:])):
+                self._ups.append(_packed(b, 1))
+                made = _units(self._ups[-1], b.shape[0], _UP_PANELS)
+                made[:, _INTO] += start
+                made[:, _RANK], made[:, _FROM] = rank, column
+                ups.append(made)
             column += rank
         self.units = _units(self._down, self.ranks, 1), np.concatenate(ups)
 
@@ -117,7 +120,7 @@ def _units(panels: Tensor, outputs: int, size: int) -> Units:
     """Of `size` panels each, without rows."""
     first = np.arange(0, panels.shape[0], size, dtype=np.int64)
     made = np.zeros((len(first), _WORDS), dtype=np.int64)
-    made[:, _PANELS] = panels.data_ptr() + first * panels[0].nbytes
+    made[:, _PANELS] = panels.data_ptr() + first * panels.stride(0) * panels.element_size()
     made[:, _INTO] = first * MOST_LANES
     made[:, _OUTPUTS] = np.minimum(outputs - made[:, _INTO], size * MOST_LANES)
     return made
@@ -126,8 +129,10 @@ def _units(panels: Tensor, outputs: int, size: int) -> Units:
 class LowRankProducts:
     """What adapters add to one product in steps whose rows are theirs alike."""
 
-    def __init__(self, runs: Sequence[tuple[Panels, int, int]]) -> None:
-        """runs: of each adapter its rows [start, stop)."""
+    def __init__(self, runs: Sequence[tuple[Panels, int, int]], middle: int = 0) -> None:
+        """runs: of each adapter its rows [start, stop). middle: not 0: of what the product gives
+        vectors before the middle and after it stand in turns.
+        """
         first = runs[0][0]
         width = 4 * max(panels.ranks for panels, _, _ in runs)
         self._runs = runs  # their memory
@@ -136,6 +141,11 @@ class LowRankProducts:
             np.concatenate([_of_rows(its.units[side], *rows) for its, *rows in runs])
             for side in range(2)
         ]
+        if middle:
+            ups, lanes = self._tables[1], VECTOR_LANES
+            second, low = ups[:, _INTO] >= middle, ups[:, _INTO] % middle
+            ups[:, _INTO] = low // lanes * 2 * lanes + low % lanes + lanes * second
+        self._step = VECTOR_LANES * (2 if middle else 1)
         self._workers = [
             Worker(
                 kernel,
@@ -152,7 +162,7 @@ class LowRankProducts:
         small = team().scratch(self._bytes)
         for worker in self._workers:
             arguments = worker.arguments
-            arguments.small = small
+            arguments.small, arguments.step = small, self._step * made.element_size()
             arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
             arguments.into, arguments.stride = made.data_ptr(), made.stride(0) * made.element_size()
             worker(threads_for(arguments.count, 1))
@@ -186,18 +196,18 @@ def _make_down(height: int, *, pairs: bool) -> Any:
 
 
 def _make_up(height: int, lanes: int, vectors: int, *, bfloat16: bool) -> Any:
-    """up(small, small_stride, last, panel, ranks, into, stride): to `vectors` x `lanes` numbers of
-    rows at `into`, those of small times a panel of B, or a part of it.
+    """up(small, small_stride, last, panel, ranks, into, stride, step): to `vectors` x `lanes`
+    numbers of rows at `into`, `step` bytes apart, those of small times a panel of B, or a part.
     """
     element = 2 if bfloat16 else 4
 
-    @emitted(types.void, *[types.int64] * 7)
+    @emitted(types.void, *[types.int64] * 8)
     def up(builder: ir.IRBuilder, *values: Any) -> None:
-        small, small_stride, last, panel, ranks, into, stride = values
+        small, small_stride, last, panel, ranks, into, stride, step = values
         ops = Lanes(builder, lanes)
         factors = rows_until(builder, small, small_stride, last, height)
         places = [
-            [builder.add(row, ir.Constant(_INT64, v * lanes * element)) for v in range(vectors)]
+            [offset(builder, row, step, v) for v in range(vectors)]
             for row in rows_until(builder, into, stride, last, height)
         ]
         sums = [
@@ -220,7 +230,7 @@ def _make_up(height: int, lanes: int, vectors: int, *, bfloat16: bool) -> Any:
 
 
 _Arguments = namedtuple(
-    "_Arguments", "counters table count inputs x x_stride small small_stride into stride"
+    "_Arguments", "counters table count inputs x x_stride small small_stride into stride step"
 )
 
 
@@ -256,14 +266,14 @@ def _make_up_unit(*, bfloat16: bool) -> Any:
 
     @inner
     def panel_rows(args: _Arguments, its: Any, small: int, panel: int, into: int) -> None:
-        row, last = 0, its[_ROWS] - 1
+        row, last, from_, to = 0, its[_ROWS] - 1, args.small_stride, args.stride
         while row <= last:
-            here, there = small + row * args.small_stride, into + row * args.stride
+            here, there = small + row * from_, into + row * to
             if last - row < _SHORT:
-                short(here, args.small_stride, last - row, panel, its[_RANK], there, args.stride)
+                short(here, from_, last - row, panel, its[_RANK], there, to, args.step)
                 row += _SHORT
             else:
-                tall(here, args.small_stride, last - row, panel, its[_RANK], there, args.stride)
+                tall(here, from_, last - row, panel, its[_RANK], there, to, args.step)
                 row += _TALL
 
     @inner
@@ -275,12 +285,12 @@ def _make_up_unit(*, bfloat16: bool) -> Any:
         panel, whole = its[_PANELS], its[_OUTPUTS] // MOST_LANES
         for _ in range(whole):
             panel_rows(args, its, small, panel, into)
-            panel, into = panel + panel_bytes, into + MOST_LANES * element
+            panel, into = panel + panel_bytes, into + _VECTORS * args.step
         for lane in range(its[_OUTPUTS] % MOST_LANES):
             at = lane * element
             for row in range(its[_ROWS]):
                 here, there = small + row * args.small_stride, into + at + row * args.stride
-                single(here, 0, 0, panel + at, its[_RANK], there, 0)
+                single(here, 0, 0, panel + at, its[_RANK], there, 0, 0)
 
     return up_unit
 

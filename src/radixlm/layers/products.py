@@ -149,9 +149,11 @@ class PanelProduct:
         made._workers = made._workers_of(self._workers, gated=False)
         return made
 
-    def ungated(self, x: Tensor) -> Tensor:
-        """Of a gated one, (tokens, in) -> (tokens, 2 x out): what the gate takes."""
-        return gates_first(self._whole(x))
+    def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Of a gated one, (tokens, in) -> (tokens, 2 x out): a vector of gates and one of what they
+        multiply in turns.
+        """
+        return self._whole(x, out)
 
     @staticmethod
     def room(_rows: int) -> int:

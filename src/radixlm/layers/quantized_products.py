@@ -37,7 +37,7 @@ from radixlm.kernels.vectors import (
     take_unit,
     thread_number,
 )
-from radixlm.layers.products import Form, gates_first
+from radixlm.layers.products import Form
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.layers.quantized_strips import LANES, LINE, Kind, make_strip
 from radixlm.layers.quantized_tiles import STEP, knows_tiles, make_tile_rows
@@ -149,9 +149,11 @@ class QuantizedProduct:
         made._workers, made._ready = made._workers_of(self._workers), (-1, 0)
         return made
 
-    def ungated(self, x: Tensor) -> Tensor:
-        """Of a gated one, (tokens, in) -> (tokens, 2 x out): what the gate takes."""
-        return gates_first(self._whole(x))
+    def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Of a gated one, (tokens, in) -> (tokens, 2 x out): a vector of gates and one of what they
+        multiply in turns.
+        """
+        return self._whole(x, out)
 
     def room(self, rows: int) -> int:
         """Bytes of scratch that a call of that many rows takes."""

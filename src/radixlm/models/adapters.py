@@ -69,7 +69,7 @@ def load_adapter(folder: Path, model: CausalLM) -> Adapter:
         kind = model.embedding.weight
         low = LowRank(place.start, a.to(kind), b.to(kind))
         parts.setdefault(place.linear, []).append(low)
-    additions = {linear: Addition(of_linear) for linear, of_linear in parts.items()}
+    additions = {linear: Addition(linear, its) for linear, its in parts.items()}
     return Adapter(digest.hexdigest(), additions)
 
 

@@ -14,7 +14,7 @@ from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, Places
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
-from radixlm.layers.lora import Multiply
+from radixlm.layers.lora import Adapted
 from radixlm.layers.rotary import Rotary, Rotation
 from radixlm.layers.split import Split, SplitEmbedding
 from radixlm.layers.ways import Choose, Shape
@@ -65,7 +65,7 @@ class CausalLM:
         positions: Tensor,
         attend: Attend,
         logit_rows: Tensor,
-        adapted: Multiply | None = None,
+        adapted: Adapted | None = None,
     ) -> Tensor:
         """Compute one step's new tokens, whichever requests they belong to.
 
@@ -75,7 +75,7 @@ class CausalLM:
         adapted: the layers' products, where adapters add to them.
         Returns (n, vocab_size) float32 logits.
         """
-        small = token_ids.numel() <= MOST_TOKENS and adapted is None
+        small = token_ids.numel() <= MOST_TOKENS and (adapted is None or adapted.is_compiled)
         few, multiply = self._few_tokens if small else None, adapted or Linear.__call__
         at = ANYWHERE if few is None else few.places(token_ids.numel())
         traits = self.config.traits
@@ -91,7 +91,7 @@ class CausalLM:
             return part
 
         if few is not None and isinstance(attend, CpuAttention):
-            part = few.run(attend, at, through)
+            part = few.run(attend, at, through, None if adapted is None else adapted.chains)
         else:
             part = through()
         last = None if part is None else part.index_select(0, logit_rows)

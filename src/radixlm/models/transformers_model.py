@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from radixlm.attention.attend import Attend
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.expansion import Expansion
-from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import RopeConfig, Rotation
 from radixlm.layers.ways import Choose
@@ -34,6 +32,7 @@ from radixlm.models.config_fields import read, unsupported
 from radixlm.models.hf_config import EndTokens
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Traits
+from radixlm.models.transformers_modules import replace_modules
 
 # What it is called in transformers' table of attention functions.
 _NAME = "radixlm"
@@ -75,7 +74,7 @@ class _Bridge:
             return q.new_zeros(1, tokens, q.shape[1], v.shape[3])
         factor = scale * math.sqrt(head_dim)
         q = q if factor == 1 else q * factor
-        qkv = torch.cat((q, k, v), dim=1)[0].transpose(0, 1).flatten(1).contiguous()
+        qkv = torch.cat([each[0].transpose(0, 1) for each in (q, k, v)], dim=1).flatten(1)
         sinks = more.get("s_aux")
         sinks = None if sinks is None else sinks.detach().float()
         answers = self.attend(layer, qkv, self._rotation(q), None, sinks)
@@ -123,36 +122,6 @@ def _attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     bridge: _Bridge = module.radixlm
     return bridge(module.layer_idx, query, key, value, scale, more), None
-
-
-class _Packed(nn.Module):
-    """One of transformers' products, in the way that is fastest on this machine."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, choose: Choose) -> None:
-        super().__init__()
-        outputs, inputs = weight.shape
-        options = TensorOptions(weight.dtype, weight.device)
-        self._linear = Linear(inputs, {"product": outputs}, options, bias=bias is not None)
-        self._linear.weight.copy_(weight)
-        if self._linear.bias is not None and bias is not None:
-            self._linear.bias.copy_(bias)
-        self._linear.pack(choose)
-
-    def forward(self, x: Tensor) -> Tensor:
-        made = self._linear(x.reshape(-1, x.shape[-1]))
-        return made.view(*x.shape[:-1], made.shape[-1])
-
-
-@torch.no_grad()
-def _pack(model: nn.Module, choose: Choose) -> None:
-    """Replace its products, one by one: a product's memory is freed before the next is packed."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
-                setattr(parent, name, _Packed(child.weight, child.bias, choose))
-            elif type(child).__name__ == "Conv1D":  # GPT-2's: (in, out)
-                its: Any = child
-                setattr(parent, name, _Packed(its.weight.t(), its.bias, choose))
 
 
 class TransformersModel:
@@ -288,7 +257,7 @@ def load_transformers(
             names = ", ".join(sorted(map(str, found[what]))[:5])
             raise CheckpointError(f"the checkpoint {str(folder)!r} has {what}: {names}")
     model = model.eval().to(device)
-    _pack(model, choose)
+    replace_modules(model, choose)
     return TransformersModel(model, config)
 
 

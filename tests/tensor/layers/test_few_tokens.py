@@ -15,10 +15,13 @@ from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import make_plan
 from radixlm.kernels.openmp import Team
 from radixlm.layers.few_tokens import MOST_TOKENS
+from radixlm.layers.lora import Adapted, AdaptedRows
 from radixlm.layers.quantized import quantize
 from radixlm.layers.ways import one_way
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
+from radixlm.models.adapters import load_adapter
+from radixlm.testing.peft_adapters import make_adapter
 from radixlm.testing.reference import make_checkpoint
 from tests.tensor.rows import make_row
 
@@ -71,6 +74,26 @@ def test_the_same_bits(
             assert of_again < len(runs) / 2, name
 
 
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+def test_the_same_bits_with_adapters(tmp_path: Path, kind: str) -> None:
+    """Rows of two adapters and one of none, in steps that make the same calls and others."""
+    base = make_checkpoint(tmp_path / "base", "llama", head_dim=16, max_position_embeddings=2048)
+    model = _loaded(base, kind)
+    folders = [make_adapter(tmp_path / str(seed), base, seed=seed) for seed in range(2)]
+    one, two = (load_adapter(folder, model).additions for folder in folders)
+    first, second = PAIRS["three tokens"]
+    rows = [AdaptedRows(one, 0, 1), AdaptedRows(two, 2, 3)]
+    adapted, pool = Adapted(rows), _pool(model)
+    compute(model, pool, first, adapted)
+    again = compute(model, pool, second, adapted)
+    assert len(adapted.chains) == int(model.layers[0].is_compiled)
+    expected = compute(model, pool, second, Adapted(rows))
+    assert torch.equal(again, expected), "made again and made once"
+    moved = (again - compute(model, pool, second)).abs().mean(1)
+    assert moved[1] < moved[0] / 10, "no adapter: rounded in another place"
+    assert moved[1] < moved[2] / 10
+
+
 def test_more_tokens_than_few_are_computed_call_by_call(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, "llama")
     model = _loaded(folder, "float32")
@@ -96,7 +119,7 @@ def _pool(model: CausalLM, *, coded: bool = False) -> KVPool:
 
 
 @torch.inference_mode()
-def compute(model: CausalLM, pool: KVPool, step: Step) -> Tensor:
+def compute(model: CausalLM, pool: KVPool, step: Step, adapted: Adapted | None = None) -> Tensor:
     """The logits of all new tokens; what lies in the pool before them depends on the seed."""
     rng = np.random.default_rng(step.seed)
     noise = torch.Generator().manual_seed(step.seed)
@@ -118,4 +141,5 @@ def compute(model: CausalLM, pool: KVPool, step: Step) -> Tensor:
     token_ids = torch.from_numpy(np.concatenate([row.tokens[row.start :] for row in rows])).long()
     positions = torch.cat([torch.arange(row.start, row.stop) for row in rows])
     attend = backend.prepare(make_plan(rows, backend.sharing), table.table, new_slots)
-    return model.forward(token_ids, positions, attend, torch.arange(token_ids.numel()))
+    rows_of_logits = torch.arange(token_ids.numel())
+    return model.forward(token_ids, positions, attend, rows_of_logits, adapted)

@@ -14,7 +14,7 @@ from radixlm.layers.low_rank import LowRank
 from radixlm.layers.ways import LAYOUTS, Choice, Way, one_way, ways_of
 
 CPU = torch.device("cpu")
-SIZES = {"a": 96, "b": 96}
+SIZES = {"a": 104, "b": 104}
 
 
 def low_rank(start: int, size: int, rank: int) -> LowRank:
@@ -39,15 +39,15 @@ def test_each_adapter_adds_to_its_own_rows(way: Way, gated: bool) -> None:
     linear.weight.normal_()
     weight, x = linear.weight.clone(), torch.randn(9, 64)
     linear.pack(lambda *_: Choice([(1, way)]))
-    both = [low_rank(0, 96, 3), low_rank(96, 96, 5)]
-    second, all_of_it = [low_rank(96, 96, 4)], [low_rank(0, 192, 2)]
+    both = [low_rank(0, 104, 3), low_rank(104, 104, 5)]
+    second, all_of_it = [low_rank(104, 104, 4)], [low_rank(0, 208, 2)]
     rows = [(1, 4, both), (4, 5, second), (5, 8, all_of_it)]
     adapted = Adapted(
-        [AdaptedRows({linear: Addition(parts)}, first, last) for first, last, parts in rows]
+        [AdaptedRows({linear: Addition(linear, parts)}, first, last) for first, last, parts in rows]
     )
     wanted = expected(x, weight, rows)
     if gated:
-        wanted = functional.silu(wanted[:, :96]) * wanted[:, 96:]
+        wanted = functional.silu(wanted[:, :104]) * wanted[:, 104:]
     with torch.inference_mode():
         torch.testing.assert_close(adapted(linear, x), wanted, atol=1e-3, rtol=1e-4)
 
@@ -58,7 +58,7 @@ def test_other_products_are_left_alone() -> None:
     )
     linear.weight.normal_()
     x = torch.randn(3, 64)
-    adapted = Adapted([AdaptedRows({other: Addition([low_rank(0, 96, 3)])}, 0, 3)])
+    adapted = Adapted([AdaptedRows({other: Addition(other, [low_rank(0, 104, 3)])}, 0, 3)])
     assert torch.equal(adapted(linear, x), linear(x))
 
 
@@ -89,7 +89,7 @@ def uneven(dtype: torch.dtype, inputs: int) -> tuple[Linear, list[tuple[int, int
 
 
 def adapting(linear: Linear, rows: list[tuple[int, int, list[LowRank]]]) -> Adapted:
-    made = {id(parts): Addition(parts) for *_, parts in rows}
+    made = {id(parts): Addition(linear, parts) for *_, parts in rows}
     return Adapted(
         [AdaptedRows({linear: made[id(parts)]}, first, last) for first, last, parts in rows]
     )

@@ -1,0 +1,38 @@
+"""Which of transformers' norms are replaced by ours: those that give the same, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from radixlm.layers.ways import one_way
+from radixlm.models.transformers_modules import replace_modules
+from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
+
+
+@pytest.mark.parametrize(
+    ("architecture", "norm", "left"),
+    [
+        ("llama", "LlamaRMSNorm", 0),
+        ("qwen3", "Qwen3RMSNorm", 0),
+        ("gemma", "GemmaRMSNorm", 7),  # times its weight plus one
+        ("cohere", "CohereLayerNorm", 4),  # of what is left without the mean
+        ("gpt_neox", "LayerNorm", 7),
+    ],
+)
+@torch.inference_mode()
+def test_norms_that_give_what_ours_gives(
+    tmp_path: Path, architecture: str, norm: str, left: int
+) -> None:
+    model = load_reference(make_checkpoint(tmp_path, architecture))
+    token_ids = list(range(40))
+    wanted = reference_logits(model, token_ids)
+    kinds = [type(module).__name__ for module in model.modules()]
+    assert norm in kinds
+    replace_modules(model, one_way)
+    kinds = [type(module).__name__ for module in model.modules()]
+    assert kinds.count(norm) == left
+    assert "Linear" not in kinds
+    torch.testing.assert_close(reference_logits(model, token_ids), wanted, atol=1e-4, rtol=1e-4)

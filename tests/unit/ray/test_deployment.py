@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
@@ -17,6 +18,71 @@ VALID = (
     "import sys, yaml; from ray.serve.schema import ServeDeploySchema; "
     "ServeDeploySchema(**yaml.safe_load(sys.stdin))"
 )
+
+
+TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+COUNT = {"type": "integer", "minimum": 0}
+
+
+def part(*required: str, **properties: object) -> dict[str, object]:
+    """An object with these properties and no others."""
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+POD = part("spec", spec=part("containers", containers={"type": "array", "minItems": 1}, volumes={}))
+# What we use of KubeRay's RayService: a name that it does not know is dropped in silence.
+RAY_SERVICE = part(
+    "apiVersion",
+    "kind",
+    "metadata",
+    "spec",
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayService"},
+    metadata=part("name", name={"type": "string"}),
+    spec=part(
+        "rayClusterConfig",
+        serveConfigV2={"type": "string"},
+        rayClusterConfig=part(
+            "headGroupSpec",
+            rayVersion={"type": "string"},
+            headGroupSpec=part("template", rayStartParams=TEXTS, template=POD),
+            workerGroupSpecs={
+                "type": "array",
+                "items": part(
+                    "groupName",
+                    "template",
+                    "minReplicas",
+                    "maxReplicas",
+                    groupName={"type": "string"},
+                    replicas=COUNT,
+                    minReplicas=COUNT,
+                    maxReplicas=COUNT,
+                    rayStartParams=TEXTS,
+                    template=POD,
+                ),
+            },
+        ),
+    ),
+)
+
+
+def test_the_manifest_is_a_ray_service() -> None:
+    manifest = yaml.safe_load((ROOT / "deploy/kuberay.yaml").read_text())
+    jsonschema.validate(manifest, RAY_SERVICE)
+    cluster = manifest["spec"]["rayClusterConfig"]
+    [application] = yaml.safe_load(manifest["spec"]["serveConfigV2"])["applications"]
+    [group] = cluster["workerGroupSpecs"]
+    assert application["args"]["replicas"] == group["replicas"] <= group["maxReplicas"]
+    [container] = group["template"]["spec"]["containers"]
+    assert application["args"]["cpus"] == int(container["resources"]["limits"]["cpu"])
+    cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
+    with pytest.raises(jsonschema.ValidationError, match="0 is not of type 'string'"):
+        jsonschema.validate(manifest, RAY_SERVICE)
 
 
 def run(program: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:

@@ -18,6 +18,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from radixlm.testing.reference import ARCHITECTURES, load_reference, make_checkp
 VOCAB = 320
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--prompts", type=int, default=64)
     options.add_argument("--tokens", type=int, default=64)
@@ -53,7 +54,7 @@ def main() -> int:
     options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
     options.add_argument("--first", type=int, default=0, help="of them; default: 0")
     options.add_argument("--tp-size", type=int, default=1, help="ranks; default: 1")
-    args = options.parse_args()
+    args = options.parse_args(arguments)
     ranks = {"tp_size": args.tp_size}
     settings = [replace(each, flags=each.flags | ranks) for each in SETTINGS]
     settings = [each for each in settings if args.setting is None or each.name in args.setting]

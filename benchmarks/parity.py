@@ -32,12 +32,11 @@ from benchmarks.parity_settings import (
     Outcome,
     logit_difference,
     make_prompts,
-    reference,
     run_setting,
 )
 from radixlm.attention import backends
 from radixlm.scheduler import restoring
-from radixlm.testing.reference import ARCHITECTURES, load_reference, make_checkpoint
+from radixlm.testing.reference import ARCHITECTURES, greedy, load_reference, make_checkpoint
 
 VOCAB = 320
 
@@ -74,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder = Path(scratch) / architecture
             make_checkpoint(folder, architecture, seed=seed, **args.fields)
             difference = logit_difference(folder, prompts, args.device)
-            expected = reference(load_reference(folder), prompts, args.tokens)
+            expected = greedy(load_reference(folder), prompts, args.tokens)
             outcomes = [
                 run_setting(folder, setting, prompts, expected, args.device) for setting in settings
             ]

@@ -18,6 +18,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,17 +32,16 @@ from benchmarks.parity_settings import (
     Outcome,
     logit_difference,
     make_prompts,
-    reference,
     run_setting,
 )
 from radixlm.attention import backends
 from radixlm.scheduler import restoring
-from radixlm.testing.reference import ARCHITECTURES, load_reference, make_checkpoint
+from radixlm.testing.reference import ARCHITECTURES, greedy, load_reference, make_checkpoint
 
 VOCAB = 320
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--prompts", type=int, default=64)
     options.add_argument("--tokens", type=int, default=64)
@@ -53,7 +53,7 @@ def main() -> int:
     options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
     options.add_argument("--first", type=int, default=0, help="of them; default: 0")
     options.add_argument("--tp-size", type=int, default=1, help="ranks; default: 1")
-    args = options.parse_args()
+    args = options.parse_args(arguments)
     ranks = {"tp_size": args.tp_size}
     settings = [replace(each, flags=each.flags | ranks) for each in SETTINGS]
     settings = [each for each in settings if args.setting is None or each.name in args.setting]
@@ -73,7 +73,7 @@ def main() -> int:
             folder = Path(scratch) / architecture
             make_checkpoint(folder, architecture, seed=seed, **args.fields)
             difference = logit_difference(folder, prompts, args.device)
-            expected = reference(load_reference(folder), prompts, args.tokens)
+            expected = greedy(load_reference(folder), prompts, args.tokens)
             outcomes = [
                 run_setting(folder, setting, prompts, expected, args.device) for setting in settings
             ]

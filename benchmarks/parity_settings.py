@@ -25,7 +25,7 @@ from radixlm.core.request import GenerateRequest
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models import PlainCheckpoint, load_config, load_model
 from radixlm.runner.model_runner import ForwardBatch
-from radixlm.testing.reference import load_reference, reference_logits
+from radixlm.testing.reference import Greedy, load_reference, reference_logits
 
 # Two tokens whose reference logits are closer than this are equally good.
 TIE = 1e-5
@@ -125,16 +125,6 @@ SETTINGS = (
 
 
 @dataclass(frozen=True)
-class Reference:
-    """What transformers generates: (prompts, steps) tokens, and the gap between the two best
-    logits of each step.
-    """
-
-    tokens: list[list[int]]
-    gaps: list[list[float]]
-
-
-@dataclass(frozen=True)
 class Outcome:
     """equal + ties + different == prompts. ties: first difference where the gap is below TIE."""
 
@@ -159,31 +149,8 @@ def make_prompts(count: int, vocab_size: int, seed: int = 0) -> list[list[int]]:
     return prompts
 
 
-@torch.inference_mode()
-def reference(model: Any, prompts: Sequence[Sequence[int]], steps: int) -> Reference:
-    """Greedy decoding by transformers' `model`, one prompt at a time."""
-    tokens, gaps = [], []
-    for prompt in prompts:
-        ids = torch.tensor([list(prompt)])
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=steps,
-            min_new_tokens=steps,
-            eos_token_id=None,
-            pad_token_id=0,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        tokens.append(out.sequences[0, len(prompt) :].tolist())
-        best = torch.stack([step[0] for step in out.logits]).topk(2).values
-        gaps.append((best[:, 0] - best[:, 1]).tolist())
-    return Reference(tokens, gaps)
-
-
 def run_setting(
-    folder: Path, setting: Setting, prompts: list[list[int]], expected: Reference, device: str
+    folder: Path, setting: Setting, prompts: list[list[int]], expected: Greedy, device: str
 ) -> Outcome:
     """Run the engine in one setting and compare every token."""
     steps = len(expected.tokens[0])

@@ -147,7 +147,7 @@ def compare(
         yield Outcome(setting.name, len(outputs), tokens, different, *counts, seconds)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--architecture", nargs="+", choices=ARCHITECTURES)
@@ -157,7 +157,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="of them; default: 0")
     parser.add_argument("--kv-cache-dtype", choices=("auto", "int8"), default="auto")
     parser.add_argument("--without", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.requests < 1:
         parser.error("--requests must be at least 1")
     settings = [each for each in SETTINGS if args.setting is None or each.name in args.setting]

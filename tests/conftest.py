@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import certifi
 import pytest
+
+# Several processes of tests have the same processors: threads that wait for each other sleep
+# instead of spinning, also in what tests start. OpenMP reads it once, when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_collection() -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from radixlm.core.clock import VirtualClock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import InvariantError
+from radixlm.core.keys import KeyLike
 from radixlm.core.moves import (
     Drop,
     Ended,
@@ -27,7 +28,7 @@ from radixlm.core.request import RequestOutput
 from radixlm.engine.tiering import Store, Tiering
 from radixlm.scheduler.restoring import Pace
 from radixlm.testing.fake_runner import FakeRunner
-from tests.engines import Bench
+from tests.engines import Bench, make_request
 from tests.invariants import check
 
 BLOCK = 4
@@ -160,6 +161,14 @@ class DiskBench(Bench):
             for report in place.work():
                 self.tiering.take(report)
             check(self.cache)
+
+    def store(self, prompt: KeyLike) -> None:
+        """Its blocks are on disk, nothing is in the pool, and it pays to read."""
+        self.core.add(make_request("first", prompt, 1))
+        self.run()
+        self.settle()
+        self.core.flush()
+        self.restoring.pace.computed = 1.0
 
     def evict(self) -> None:
         """All that no lock holds leaves the pool."""

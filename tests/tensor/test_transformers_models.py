@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
 
 from radixlm import Engine, SamplingParams
 from radixlm.core.errors import ConfigError, ModelError
-from radixlm.testing.reference import load_reference, make_checkpoint
+from radixlm.testing.reference import greedy, load_reference, make_checkpoint
 
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
@@ -22,25 +21,6 @@ FLAGS: dict[str, Any] = {"kv_tokens": 600, "dtype": "float32"}
 PROMPTS = [
     [*range(start, start + 25), *range(7 * i, 7 * i + 3 + i)] for start in (9, 90) for i in range(3)
 ]
-
-
-@torch.inference_mode()
-def expected(folder: Path) -> list[list[int]]:
-    model = load_reference(folder)
-    made = []
-    for prompt in PROMPTS:
-        ids = torch.tensor([prompt])
-        out = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            max_new_tokens=STEPS,
-            min_new_tokens=STEPS,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        made.append(out[0, len(prompt) :].tolist())
-    return made
 
 
 def answers(engine: Engine) -> list[list[int]]:
@@ -65,7 +45,7 @@ def test_the_tokens_of_transformers(
     tmp_path: Path, architecture: str, fields: dict[str, Any]
 ) -> None:
     folder = make_checkpoint(tmp_path, architecture, **fields)
-    wanted = expected(folder)
+    wanted = greedy(load_reference(folder), PROMPTS, STEPS).tokens
     flags = FLAGS | {"model": str(folder), "model_impl": "transformers"}
     for more in ({}, {"chunked_prefill_size": 16}, {"page_size": 16}):
         with Engine(**(flags | more)) as engine:

@@ -352,12 +352,7 @@ def make_backend(
     if expansions:
         return LatentBackend(pool, expansions, _plain_backend(pool, n_heads))
     if deterministic:
-        check_deterministic(pool.dtype, pool.device)
-        if any(windows):
-            raise ConfigError(
-                "--deterministic does not know sliding windows; with --context-length "
-                f"{min(filter(None, windows))} they do not matter"
-            )
+        check_deterministic(pool.dtype, pool.device, windows)
     if _is_compiled(pool.dtype, pool.device):
         return CpuBackend(pool, n_heads, windows=windows, cap=cap, deterministic=deterministic)
     return TorchBackend(pool, n_heads, windows=windows, cap=cap)
@@ -369,13 +364,20 @@ def _plain_backend(pool: KVPool, n_heads: int) -> CpuBackend | TorchBackend:
     return kind(pool, n_heads)
 
 
-def check_deterministic(dtype: torch.dtype, device: torch.device) -> None:
+def check_deterministic(
+    dtype: torch.dtype, device: torch.device, windows: Sequence[int | None]
+) -> None:
     """Raises ConfigError where attention would not give a token the same bits in any company."""
     if not _is_compiled(dtype, device):
         kind = str(dtype).removeprefix("torch.")
         raise ConfigError(
             "--deterministic needs a CPU, OpenMP's threads and float32 or bfloat16; "
             f"here it would be {kind} on {device}"
+        )
+    if any(windows):
+        raise ConfigError(
+            "--deterministic does not know sliding windows; with --context-length "
+            f"{min(filter(None, windows))} they do not matter"
         )
 
 

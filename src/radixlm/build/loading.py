@@ -210,7 +210,10 @@ def _chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device
     model = config_of(config, files)
     _check_latents(config, model)
     device = resolve_device(config.device)
-    return files, model, device, resolve_dtype(config, model, device)
+    dtype = resolve_dtype(config, model, device)
+    if config.deterministic:
+        check_deterministic(dtype, device, reached_of(config, model).windows)
+    return files, model, device, dtype
 
 
 def _runner(
@@ -311,12 +314,9 @@ def default_tokens(
     return default_kv_tokens(max(int(windows.paid_layers * of_layer), 1), device)
 
 
-def _choice_of_products(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> Choose:
+def _choice_of_products(config: EngineConfig) -> Choose:
     measured = ProductTable(user_store()).choice
-    if not config.deterministic:
-        return measured
-    check_deterministic(dtype, device)
-    return partial(one_way, quantized=measured)
+    return partial(one_way, quantized=measured) if config.deterministic else measured
 
 
 def make_model(
@@ -331,8 +331,7 @@ def make_model(
 ) -> Model:
     """reached: the model's shape, with the context that will be used. split: which part of it."""
     if by_transformers(config, files):
-        choose = _choice_of_products(config, dtype, device)
-        return load_foreign(files, reached, dtype, device, choose)
+        return load_foreign(files, reached, dtype, device, _choice_of_products(config))
     checkpoint = _checkpoint(files, reached)
     if config.quantization and device.type != "cpu":
         raise ConfigError("--quantization is for CPUs; on a GPU weights would only lose precision")
@@ -346,7 +345,7 @@ def make_model(
         reached,
         dtype=dtype,
         device=device,
-        choose=_choice_of_products(config, dtype, device),
+        choose=_choice_of_products(config),
         quantize=QUANTIZERS[config.quantization] if config.quantization else None,
         progress=progress,
         split=split,

@@ -10,25 +10,15 @@ from typing import Any
 import click
 
 from radixlm.cli.model_commands import log_to_stderr
-from radixlm.cli.options import (
-    HeadedCommand,
-    config_option,
-    engine_options,
-    model_path_option,
-    server_options,
-)
+from radixlm.cli.options import HeadedCommand, serving_options, take_serving
 from radixlm.cli.start import later
-from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
-from radixlm.core.flags import flags_of
-from radixlm.server.config.server_config import ServerConfig
 from radixlm.text.model_folder import resolve_model
 
 run = later("radixlm.ray.deploy:deploy")
 
 
 @click.command("deploy", cls=HeadedCommand)
-@click.argument("model", required=False)
 @click.option(
     "--replicas", type=click.IntRange(1, 256), default=2, show_default=True, help="Engines."
 )
@@ -42,10 +32,7 @@ run = later("radixlm.ray.deploy:deploy")
     metavar="ADDRESS",
     help="A Ray cluster, as `auto` or ray://HOST:10001; by default one on this machine alone.",
 )
-@model_path_option
-@engine_options
-@server_options
-@config_option
+@serving_options
 def command(
     model: str | None,
     model_path: str | None,
@@ -58,10 +45,7 @@ def command(
 
     Without MODEL it is the embedded demo model. Ctrl-C ends it.
     """
-    settings = ServerConfig(
-        **{item.name: flags.pop(item.name) for item, _ in flags_of(ServerConfig)}
-    )
-    config = EngineConfig.from_flags(model=model or model_path, **flags)
+    config, settings = take_serving(model, model_path, flags)
     log_to_stderr(settings.log_format)
     resolve_model(config.model)  # a wrong one is an error before Ray is started
     with _ray_is_there():

@@ -17,18 +17,17 @@ import click
 from radixlm.cli.options import (
     HeadedCommand,
     HintingCommand,
-    config_option,
     engine_options,
     model_path_option,
     sampling_options,
     say_loading,
-    server_options,
+    serving_options,
     take_sampling,
+    take_serving,
 )
 from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ModelError, counted
-from radixlm.core.flags import flags_of
 from radixlm.core.request import RequestOutput
 from radixlm.server.config.server_config import LogFormat, ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
@@ -44,20 +43,13 @@ _LONGEST_PATH = 4096
 
 
 @click.command("serve", cls=HeadedCommand)
-@click.argument("model", required=False)
-@model_path_option
-@engine_options
-@server_options
-@config_option
+@serving_options
 def serve(model: str | None, model_path: str | None, **flags: Any) -> None:
     """Serve MODEL, a folder in Hugging Face format or a GGUF file, as OpenAI's API.
 
     Without MODEL it is the embedded demo model. Ctrl-C ends it.
     """
-    settings = ServerConfig(
-        **{item.name: flags.pop(item.name) for item, _ in flags_of(ServerConfig)}
-    )
-    config = EngineConfig.from_flags(model=model or model_path, **flags)
+    config, settings = take_serving(model, model_path, flags)
     log_to_stderr(settings.log_format)
     with checked(config, settings) as listener:
         run_server(config, settings, listener)

@@ -92,15 +92,27 @@ def options_of_engine(*names: str, repeatable: bool = False) -> Callable[[F], F]
     return lambda command: _with_options(command, chosen.items())
 
 
-def server_options(command: F) -> F:
-    """Add an option for each flag of ServerConfig."""
-    return _with_options(command, _options(ServerConfig))
-
-
 def model_path_option(command: F) -> F:
     """The model as an option, for those who are used to it; the argument is the short way."""
     text = "The same as MODEL, as other engines name it."
     return click.option("--model-path", "--model", "model_path", help=text)(command)
+
+
+def serving_options(command: F) -> F:
+    """Add what a server takes: the model, a flag each of EngineConfig and ServerConfig, a file."""
+    command = _with_options(_config_option(command), _options(ServerConfig))
+    command = model_path_option(engine_options(command))
+    return click.argument("model", required=False)(command)
+
+
+def take_serving(
+    model: str | None, model_path: str | None, flags: dict[str, Any]
+) -> tuple[EngineConfig, ServerConfig]:
+    """What the flags of `serving_options` say. Raises ConfigError."""
+    settings = ServerConfig(
+        **{item.name: flags.pop(item.name) for item, _ in flags_of(ServerConfig)}
+    )
+    return EngineConfig.from_flags(model=model or model_path, **flags), settings
 
 
 def sampling_options(**defaults: Any) -> Callable[[F], F]:
@@ -167,7 +179,7 @@ def _headings() -> Mapping[str, str]:
     return headings
 
 
-def config_option(command: F) -> F:
+def _config_option(command: F) -> F:
     """Add `--config`. It is read before the other options, whose defaults it replaces."""
     return click.option(
         "--config",

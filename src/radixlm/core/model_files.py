@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ _LONGEST_NAME = 100
 
 
 class ModelFolder:
-    """A folder in Hugging Face format: its JSON files, each read when it is asked for."""
+    """A folder in Hugging Face format: its JSON files, read when asked for; the config once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,6 +27,10 @@ class ModelFolder:
 
     def config(self) -> Mapping[str, Any]:
         """Raises CheckpointError where there is none, or it cannot be read."""
+        return self._config
+
+    @functools.cached_property
+    def _config(self) -> Mapping[str, Any]:
         if not self.path.is_dir():
             raise CheckpointError(
                 f"{self.path} is not a folder; a model is a folder with a config.json"

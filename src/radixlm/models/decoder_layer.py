@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -247,28 +248,16 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
 
 
 def _router(config: ModelConfig, traits: Experts, options: TensorOptions) -> Router | GroupedRouter:
-    scale = config.traits.residual * traits.scale
+    hidden, number = config.hidden_size, traits.number
+    shared: dict[str, Any] = {
+        "name": traits.router,
+        "chosen": traits.chosen,
+        "renormalised": traits.renormalised,
+        "scale": config.traits.residual * traits.scale,
+    }
     if traits.routing is None:
-        return Router(
-            config.hidden_size,
-            traits.number,
-            options,
-            name=traits.router,
-            chosen=traits.chosen,
-            renormalised=traits.renormalised,
-            bias=traits.bias,
-            scale=scale,
-        )
-    return GroupedRouter(
-        config.hidden_size,
-        traits.number,
-        options,
-        traits.routing,
-        name=traits.router,
-        chosen=traits.chosen,
-        renormalised=traits.renormalised,
-        scale=scale,
-    )
+        return Router(hidden, number, options, bias=traits.bias, **shared)
+    return GroupedRouter(hidden, number, options, traits.routing, **shared)
 
 
 def under(prefix: str, weights: NamedWeights) -> NamedWeights:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,16 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class Greedy:
+    """What transformers generates: (prompts, steps) tokens, and the gap between the two best
+    logits of each step.
+    """
+
+    tokens: list[list[int]]
+    gaps: list[list[float]]
+
+
 def make_checkpoint(
     folder: Path,
     architecture: str,
@@ -213,3 +224,26 @@ def reference_logits(
     ids = torch.tensor([token_ids])
     logits: Tensor = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     return logits[0].float()
+
+
+@torch.inference_mode()
+def greedy(model: Any, prompts: Sequence[Sequence[int]], steps: int) -> Greedy:
+    """What transformers' `model` says after each prompt, one at a time."""
+    tokens, gaps = [], []
+    for prompt in prompts:
+        ids = torch.tensor([list(prompt)])
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=steps,
+            min_new_tokens=steps,
+            eos_token_id=None,
+            pad_token_id=0,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        tokens.append(out.sequences[0, len(prompt) :].tolist())
+        best = torch.stack([step[0] for step in out.logits]).topk(2).values
+        gaps.append((best[:, 0] - best[:, 1]).tolist())
+    return Greedy(tokens, gaps)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from radixlm import Engine, RequestOutput, SamplingParams
+from radixlm.core.errors import ConfigError
 from radixlm.testing.reference import make_checkpoint
 
 FLAGS = {"dtype": "float32", "kv_tokens": 1_000, "chunked_prefill_size": 16}
@@ -52,3 +53,9 @@ def test_tombstones_change_no_token(gemma: Path) -> None:
 def test_with_a_disk_all_layers_have_the_same_slots(gemma: Path, tmp_path: Path) -> None:
     with Engine(str(gemma), disk_cache=str(tmp_path / "kv"), **FLAGS) as engine:
         assert engine.stats().swa_capacity == 0
+
+
+def test_the_same_bits_are_refused_before_weights_are_read(gemma: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((gemma / "config.json").read_text())
+    with pytest.raises(ConfigError, match="--deterministic does not know sliding windows"):
+        Engine(str(tmp_path), deterministic=True, **FLAGS)

@@ -20,11 +20,7 @@ ON_DISK = 16  # its whole blocks
 def written(**options: Any) -> DiskBench:
     """A bench whose disk has the prompt, and whose pool has nothing."""
     bench = DiskBench(**options)
-    bench.core.add(make_request("first", PROMPT, 1))
-    bench.run()
-    bench.settle()
-    bench.core.flush()
-    bench.restoring.pace.computed = 1.0  # so it pays to read
+    bench.store(PROMPT)
     return bench
 
 

@@ -79,10 +79,7 @@ def test_an_idle_engine_says_that_it_let_go() -> None:
 
 def test_a_read_that_hangs_lets_go_and_none_follows_until_it_ends() -> None:
     bench = DiskBench()
-    answered(bench, "first")
-    bench.settle()
-    bench.core.flush()
-    bench.restoring.pace.computed = 1.0
+    bench.store(PROMPT)
     bench.moves = 0
     bench.core.add(make_request("waits", PROMPT, 2))
     bench.step()
@@ -104,11 +101,8 @@ def test_a_read_that_hangs_lets_go_and_none_follows_until_it_ends() -> None:
 
 def test_why_it_is_computed_is_said() -> None:
     bench = DiskBench()
-    answered(bench, "first")
-    bench.settle()
-    bench.core.flush()
+    bench.store(PROMPT)
     bench.moves = 0
-    bench.restoring.pace.computed = 1.0
     bench.core.add(make_request("waits", PROMPT, 2))
     bench.step()
     hang(bench)

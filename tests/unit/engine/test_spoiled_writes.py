@@ -61,12 +61,8 @@ def test_what_was_only_queued_is_never_written() -> None:
 
 def test_what_is_read_of_it_is_given_up() -> None:
     bench = DiskBench()
-    bench.core.add(make_request("first", PROMPT, 1))
-    bench.run()
-    bench.settle()
-    bench.core.flush()
+    bench.store(PROMPT)
     bench.moves = 0
-    bench.restoring.pace.computed = 1.0
     bench.core.add(make_request("waits", PROMPT, 1))
     bench.step()
     bench.work()

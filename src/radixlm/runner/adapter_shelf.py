@@ -19,9 +19,9 @@ _MOST_STEPS = 16
 class AdapterShelf:
     """Filled and emptied from any thread; the engine's thread reads it.
 
-    model: adapters are for a CausalLM. deterministic: there may be none, for what they add is
-    computed by torch, whose bits depend on a row's company. ranks: of several each would need its
-    part of one, which none has yet.
+    model: adapters are for a CausalLM. deterministic: there may be none, for in a step with
+    adapters gates take numbers that were rounded first, of all its rows. ranks: of several each
+    would need its part of one, which none has yet.
     """
 
     def __init__(self, model: object, *, deterministic: bool = False, ranks: int = 1) -> None:
@@ -44,8 +44,8 @@ class AdapterShelf:
             raise ConfigError(f"the adapter {name!r} cannot be used with --tp-size {self._ranks}")
         if self._deterministic:
             raise ConfigError(
-                f"the adapter {name!r} cannot be used with --deterministic: the bits of what "
-                "adapters add depend on a step's other requests"
+                f"the adapter {name!r} cannot be used with --deterministic: the bits of "
+                "requests would depend on whether others in a step have adapters"
             )
         adapter = load_adapter(folder, self._model)
         adapter_id = f"{name}@{adapter.digest}"

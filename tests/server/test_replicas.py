@@ -22,6 +22,12 @@ pytest.importorskip("ray", reason="Ray has no wheel for this platform")
 pytestmark = pytest.mark.slow
 
 STORY = "Once upon a time there was a little girl who lived in a village near the forest. She"
+TALE = (
+    STORY
+    + " went"
+    + "".join(f" to house {n} and saw a cat, a dog and {n} birds;" for n in range(20))
+)
+BLOCK = 64
 START_SECONDS = 180
 
 
@@ -33,8 +39,10 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def two(collector: Collector) -> Iterator[Deployed]:
-    flags = ("--kv-tokens", "3000", "--otlp-endpoint", collector.url)
+def two(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
+    flags = ["--kv-tokens", "3000", "--otlp-endpoint", collector.url]
+    flags += ["--disk-cache", str(tmp_path_factory.mktemp("disk")), "--disk-cache-gb", "0.1"]
+    flags += ["--disk-write-policy", "all", "--disk-block-tokens", str(BLOCK)]
     with serving("deploy", "--replicas", "2", *flags) as made:
         yield made
 
@@ -47,6 +55,8 @@ def test_replicas_serve_as_one_server(two: Deployed):
     assert first["choices"][0]["text"] == alone.text
     home = first["cache_report"]["replica"]
     assert home in two.replicas()
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert [os.getpriority(os.PRIO_PROCESS, pid) <= own for pid in two.pids(REPLICA)] == [True] * 2
 
     again = two.complete(STORY + " went", stream=True).text
     report = json.loads(again.split("\n\n")[-3].removeprefix("data: "))["cache_report"]
@@ -124,6 +134,27 @@ def test_top_shows_each_replica_and_why_it_was_chosen(two: Deployed):
     assert sorted(rows()) == names
     assert STORY[:20] in seen(home)
     assert STORY[:20] not in seen(other)
+
+
+def test_a_prefix_that_another_replica_wrote_is_read(two: Deployed):
+    first = two.complete(TALE).json()["cache_report"]
+    wanted = first["prompt_tokens"] - first["prompt_tokens"] % BLOCK
+    assert wanted >= 2 * BLOCK
+    assert first["cached_tokens"]["disk"] == 0
+
+    def known(name: str) -> bool:
+        tree = two.client.get("/cache/tree", params={"replica": name}).json()
+        return tree["totals"]["disk"] >= wanted
+
+    assert until(lambda: all(known(name) for name in two.replicas()), 60) is not None
+    for _ in range(10):
+        assert two.client.post("/flush_cache").status_code == 200
+        report = two.complete(TALE).json()["cache_report"]
+        if report["replica"] != first["replica"]:
+            break
+    assert report["replica"] != first["replica"]
+    assert report["cached_tokens"]["device"] == 0
+    assert report["cached_tokens"]["disk"] >= wanted - BLOCK
 
 
 def metrics(of: Deployed) -> str:

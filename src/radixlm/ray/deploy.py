@@ -25,6 +25,8 @@ _logger = logging.getLogger("radixlm.ray")
 _LOOPBACK = "127.0.0.1"
 # Replicas end what they answer before.
 _SECONDS_TO_END = 60.0
+# Of its processes that compute. Ray's own is 15: they would wait for all else on this machine.
+_NICENESS = 0
 
 
 @contextmanager
@@ -120,6 +122,7 @@ def _connect(address: str | None) -> None:
             address="local",
             include_dashboard=False,
             _node_ip_address=_LOOPBACK,
+            _system_config={"worker_niceness": _NICENESS},
             log_to_driver=False,
             logging_level=logging.WARNING,
         )

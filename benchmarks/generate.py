@@ -1,9 +1,9 @@
 """Ours beside transformers' own `generate` with its cache, for each family.
 
     python -m benchmarks.generate [--architecture llama ...] [--requests 8] [--prompt 500]
-                                  [--answer 64] [--rounds 2]
+                                  [--answer 64] [--rounds 2] [--dtype bfloat16]
 
-Models of random weights, float32 in both, four layers of 512 numbers, so that products count and
+Models of random weights, one type in both, four layers of 512 numbers, so that products count and
 not Python alone. Prompts of a length, so that transformers need not pad; no two rounds have the
 same, so that nothing comes from the cache. The rounds take turns; the least time of each counts.
 Ends in one JSON line.
@@ -69,15 +69,15 @@ _SIZES_OF: dict[str, dict[str, Any]] = {
 
 
 def measure(
-    folder: Path, requests: int, prompt: int, answer: int, rounds: int
+    folder: Path, requests: int, prompt: int, answer: int, rounds: int, dtype: str
 ) -> dict[str, float | int]:
     """Tokens of answers a second, prompts and all, of a batch; the better of some rounds."""
     draw = np.random.default_rng(0)
-    reference = load_reference(folder)
+    reference = load_reference(folder).to(getattr(torch, dtype))
     params = SamplingParams(max_tokens=answer, temperature=0, ignore_eos=True)
     kv_tokens = requests * (prompt + answer) * (rounds + 2)
     ours, theirs = [], []
-    with Engine(str(folder), dtype="float32", kv_tokens=kv_tokens) as engine:
+    with Engine(str(folder), dtype=dtype, kv_tokens=kv_tokens) as engine:
         # The first round warms both up.
         for _ in range(rounds + 1):
             prompts = draw.integers(3, _VOCAB, (requests, prompt))
@@ -124,16 +124,21 @@ def main() -> int:
     options.add_argument("--prompt", type=int, default=500)
     options.add_argument("--answer", type=int, default=64)
     options.add_argument("--rounds", type=int, default=2)
+    options.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     args = options.parse_args()
     rows = []
     for architecture in tqdm(args.architecture or list(ARCHITECTURES), leave=False):
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / architecture
             make_checkpoint(folder, architecture, **(SIZES | _SIZES_OF.get(architecture, {})))
-            measured = measure(folder, args.requests, args.prompt, args.answer, args.rounds)
+            sizes = args.requests, args.prompt, args.answer, args.rounds
+            measured = measure(folder, *sizes, args.dtype)
         rows.append({"family": architecture} | measured)
         tqdm.write(json.dumps(rows[-1]))
-    show_rows(f"{args.requests} x ({args.prompt} + {args.answer}) tokens, {processor()}", rows)
+    show_rows(
+        f"{args.requests} x ({args.prompt} + {args.answer}) tokens, {args.dtype}, {processor()}",
+        rows,
+    )
     ratios = {row["family"]: row["ratio"] for row in rows}
     print(json.dumps({"benchmark": "generate", "least": min(ratios.values()), "ratios": ratios}))
     return 0

@@ -137,7 +137,9 @@ def heading_of(function: Callable[..., Any]) -> str | None:
     return next(found, function.__module__.removeprefix("radixlm."))
 
 
-def _call_by_call(_few: object, attend: Any, at: Any, through: Callable[[], Any]) -> Any:
+def _call_by_call(
+    _few: object, attend: Any, at: Any, through: Callable[[], Any], _chains: object = None
+) -> Any:
     attend.answers = at.answers
     return through()
 

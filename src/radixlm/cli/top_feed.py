@@ -133,12 +133,12 @@ class Feed:
             return []
         try:
             found: list[Json] = self._json("/router/replicas")["replicas"]
+            return sorted(found, key=lambda each: str(each["replica"]))
         except SilentError:
             return []
         except (WatchError, KeyError, TypeError):
             self._alone = True
             return []
-        return sorted(found, key=lambda each: str(each["replica"]))
 
     def _json(self, path: str) -> Json:
         """Raises WatchError."""

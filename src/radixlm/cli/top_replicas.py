@@ -23,10 +23,10 @@ def replica_table(replicas: Sequence[Json], total: int) -> Table:
     for each in replicas:
         room = each["capacity_tokens"]
         table.add_row(
-            plain(each["replica"]),
+            Text(plain(str(each["replica"]))),
             f"{each['cached_tokens']:,}",
             f"{each['cached_tokens'] / room:.0%}" if room else "–",
-            f"{each['nodes']:,}",
+            f"{each.get('nodes', 0):,}",
             f"{each['hit_rate']:.0%}",
             f"{each['running']:,}",
             f"{each['waiting']:,}",

@@ -66,7 +66,7 @@ class Adapted:
         self._rows = rows
         self._linears = {linear for each in rows for linear in each.additions}
         self._calls: dict[Linear, Multiply] = {}
-        self._room: Tensor | None = None
+        self._rooms: dict[torch.Size, Tensor] = {}
         # Whether it is nothing but calls of workers where products are; those of few tokens.
         additions = [addition for each in rows for addition in each.additions.values()]
         self.is_compiled = all(addition.panels is not None for addition in additions)
@@ -111,12 +111,10 @@ class Adapted:
         return linear.gate(made, out, in_turns=linear.in_turns)
 
     def _room_for(self, out: Tensor) -> Tensor:
-        """For what its gate takes: the same in all layers and steps."""
-        shape = out.shape[0], 2 * out.shape[1]
-        if self._room is None or self._room.shape != shape:
-            self.chains.clear()
-            self._room = out.new_empty(shape)
-        return self._room
+        """For what its gate takes: the same in all layers of a size."""
+        if out.shape not in self._rooms:
+            self._rooms[out.shape] = out.new_empty(out.shape[0], 2 * out.shape[1])
+        return self._rooms[out.shape]
 
 
 def _one_by_one(

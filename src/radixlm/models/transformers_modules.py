@@ -48,9 +48,14 @@ class _Norm(nn.Module):
         self._norm = RMSNorm(weight.numel(), eps, options)
         self._norm.weight.copy_(weight)
 
+    @property
+    def weight(self) -> Tensor:
+        """Modules around it may ask for its type, which is not always that of what comes in."""
+        return self._norm.weight
+
     def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1]).contiguous()
-        return self._norm(flat).view(x.shape)
+        flat = x.reshape(-1, x.shape[-1]).to(self.weight.dtype).contiguous()
+        return self._norm(flat).view(x.shape).to(x.dtype)
 
 
 @torch.no_grad()

@@ -56,6 +56,7 @@ def deployed(
         gpus=1.0 if config.device == "cuda" else 0.0,
     )
     _connect(address)
+    since = None
     try:
         serve.start(
             http_options=HTTPOptions(
@@ -68,13 +69,23 @@ def deployed(
         )
         _logger.info("starting %s", counted(replicas, "replica"))
         serve.run(app, name=APP, route_prefix=settings.root_path or "/")
+        since = _deployed_since()
         scheme = "http" if settings.ssl_certfile is None else "https"
         host = _LOOPBACK if settings.host == "0.0.0.0" else settings.host  # noqa: S104
         yield f"{scheme}://{host}:{settings.port}"
     finally:
-        _within(_SECONDS_TO_END, serve.shutdown if address is None else partial(serve.delete, APP))
-        _within(_SECONDS_TO_END, Desk(APP).end)
+        # On a cluster another one may have replaced it since: that one goes on.
+        if address is None or since in (None, _deployed_since()):
+            end = serve.shutdown if address is None else partial(serve.delete, APP)
+            _within(_SECONDS_TO_END, end)
+            _within(_SECONDS_TO_END, Desk(APP).end)
         ray.shutdown()
+
+
+def _deployed_since() -> float | None:
+    """When the application was deployed last; None: there is none."""
+    found = serve.status().applications.get(APP)
+    return None if found is None else found.last_deployed_time_s
 
 
 def _within(seconds: float, end: Callable[[], object]) -> None:

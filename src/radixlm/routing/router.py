@@ -268,7 +268,7 @@ class Router:
         asked = among if isinstance(among, Set) else frozenset(among)
         if self._candidates is None or self._candidates.among != asked:
             known = self._replicas.keys() & asked
-            numbers = np.array([self._replicas[name].number for name in known], dtype=np.intp)
+            numbers = np.array(sorted(self._replicas[name].number for name in known), np.intp)
             absent = np.full(self._loads.queues.size, np.inf)
             absent[numbers] = 0.0
             self._candidates = _Candidates(frozenset(asked), numbers, absent)
@@ -292,6 +292,8 @@ class Router:
         replica = sent.replica
         replica.requests.discard(request_id)
         self._loads.queues[replica.number] -= sent.answer if sent.begun else sent.missing
+        if not replica.requests:  # sums of fractions end near nothing
+            self._loads.queues[replica.number] = 0.0
         if not sent.begun:
             self.tree.arrive(replica.number, sent.namespace, sent.key, computed=False)
         if answer_tokens is not None:

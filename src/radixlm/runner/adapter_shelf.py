@@ -8,11 +8,13 @@ from pathlib import Path
 
 from radixlm.core.batch import ScheduledRow
 from radixlm.core.errors import ConfigError
+from radixlm.layers.few_tokens import MOST_TOKENS
 from radixlm.layers.lora import Adapted, AdaptedRows, Additions
 from radixlm.models.adapters import load_adapter
 from radixlm.models.decoder import CausalLM
 
-# Steps that decode have the same rows many times over; each is 100 KB with eight adapters.
+# Steps that decode have the same rows many times over; each is 100 KB with eight adapters. Those of
+# more tokens seldom come again, and are larger.
 _MOST_STEPS = 16
 
 
@@ -29,7 +31,7 @@ class AdapterShelf:
         self._ranks = ranks
         self._deterministic = deterministic
         self._additions: dict[str, Additions] = {}
-        self._steps: dict[tuple[tuple[str, int, int], ...], Adapted] = {}
+        self._steps: dict[tuple[object, ...], Adapted] = {}
 
     def put(self, name: str, folder: Path) -> str:
         """Read an adapter. Returns its id, which begins with its name and is another one for other
@@ -67,11 +69,12 @@ class AdapterShelf:
             start = stop
         if not runs:
             return None
-        key = tuple(runs)
+        key = (start, *runs)  # all rows count: the same calls are made again
         made = self._steps.get(key)
         if made is None:
             made = Adapted([AdaptedRows(self._additions[name], *place) for name, *place in runs])
-            if len(self._steps) >= _MOST_STEPS:
-                self._steps.clear()
-            self._steps[key] = made
+            if start <= MOST_TOKENS:
+                if len(self._steps) >= _MOST_STEPS:
+                    del self._steps[next(iter(self._steps))]
+                self._steps[key] = made
         return made

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from radixlm.layers.ways import one_way
 from radixlm.models.transformers_modules import replace_modules
@@ -36,3 +38,18 @@ def test_norms_that_give_what_ours_gives(
     assert kinds.count(norm) == left
     assert "Linear" not in kinds
     torch.testing.assert_close(reference_logits(model, token_ids), wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kept", "given"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
+)
+@torch.inference_mode()
+def test_rows_of_another_type_than_the_weight(kept: torch.dtype, given: torch.dtype) -> None:
+    norm = LlamaRMSNorm(64).to(kept)
+    holder = nn.Sequential(norm)
+    replace_modules(holder, one_way)
+    assert holder[0] is not norm
+    x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0)).to(given)
+    made = holder(x)
+    assert made.dtype == given
+    torch.testing.assert_close(made.float(), norm(x).float(), atol=0.05, rtol=0.02)

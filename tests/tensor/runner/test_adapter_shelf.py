@@ -46,7 +46,10 @@ def test_steps_with_the_same_rows_are_made_once_until_an_adapter_goes(tmp_path: 
     assert shelf.of_step(rows) is made
     assert shelf.of_step([row(""), row(two), row(two), row(one)]) is not made
     assert shelf.of_step([row("", 2), row(one), row(one), row(two)]) is not made
+    assert shelf.of_step([*rows, row("")]) is not made, "its calls are of other rows"
     assert shelf.of_step([row("")]) is None
+    prompt = [row(one, 8)] * 9
+    assert shelf.of_step(prompt) is not shelf.of_step(prompt), "such a step seldom comes again"
     for length in range(1, 40):
         shelf.of_step([row(one)] * length)
     assert shelf.of_step(rows) is not made, "few of them are kept"

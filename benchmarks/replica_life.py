@@ -1,0 +1,135 @@
+"""A deployment grows while requests wait, and its weights are replaced while it serves.
+
+    python -m benchmarks.replica_life
+
+On a Ray that `ray start --head` has started. Threads ask for the same few prompts all the time.
+First there is one replica, and three there may be; then a second `radixlm deploy` replaces the
+model. Each answer has to be that of one of the two models. Ends in one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from benchmarks.served import free_port
+from radixlm.testing.deployed import Deployed, serving, until
+from radixlm.testing.reference import make_checkpoint
+
+_PROMPTS = [f"{name} went to the market and" for name in ("Anna", "Ben", "Clara", "David")]
+_SECONDS = 120.0
+_RAY = str(Path(sys.executable).with_name("ray"))
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """A Ray of this machine alone; yields its address."""
+    port = free_port()
+    head = ["--head", "--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=8"]
+    flags = ["--include-dashboard=false", "--disable-usage-stats"]
+    subprocess.run([_RAY, "start", *head, *flags], check=True, stdout=subprocess.DEVNULL)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        subprocess.run([_RAY, "stop", "--force"], check=False, stdout=subprocess.DEVNULL)
+
+
+class Load:
+    """Threads that ask until it is closed. answers: how many of each, by prompt; errors by text."""
+
+    def __init__(self, deployed: Deployed, threads: int) -> None:
+        self.answers: Counter[tuple[str, str]] = Counter()
+        self.errors: Counter[str] = Counter()
+        self._deployed = deployed
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self) -> None:
+        chosen = random.Random(threading.get_ident())
+        while not self._end.is_set():
+            prompt = chosen.choice(_PROMPTS)
+            try:
+                answer = self._deployed.complete(prompt, max_tokens=24)
+            except httpx.TransportError as error:
+                self.errors[type(error).__name__] += 1
+                time.sleep(0.2)
+                continue
+            if answer.status_code == 200:
+                self.answers[prompt, answer.json()["choices"][0]["text"]] += 1
+            else:
+                self.errors[f"{answer.status_code}: {answer.text[:100]}"] += 1
+
+
+def texts(deployed: Deployed) -> dict[str, str]:
+    return {
+        prompt: deployed.complete(prompt, max_tokens=24).json()["choices"][0]["text"]
+        for prompt in _PROMPTS
+    }
+
+
+def grown(deployed: Deployed) -> dict[str, object]:
+    """With more requests than a replica is to have."""
+    load = Load(deployed, 12)
+    seconds = until(lambda: len(deployed.replicas()) == 3, _SECONDS)
+    time.sleep(5)
+    load.close()
+    chosen = {name: sum(each["chosen"].values()) for name, each in deployed.replicas().items()}
+    return {
+        "seconds until there were three": seconds,
+        "chosen": chosen,
+        "answers": load.answers.total(),
+        "different": len(load.answers) - len(_PROMPTS),
+        "errors": dict(load.errors),
+    }
+
+
+def main() -> int:
+    found: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as scratch, cluster() as address:
+        other = make_checkpoint(Path(scratch) / "other", "llama", seed=1)
+        flags = ["--ray-address", address, "--threads", "1", "--kv-tokens", "3000"]
+        few = ["--replicas", "1", "--max-replicas", "3", "--max-running-requests", "2"]
+        with serving("deploy", *flags, *few) as first:
+            found["grown"] = grown(first)
+            print("grown", json.dumps(found["grown"]), flush=True)
+            port = str(first.client.base_url.port)
+            before, load = texts(first), Load(first, 3)
+            with serving("deploy", *flags, "--replicas", "2", "--port", port, str(other)) as second:
+                time.sleep(5)
+                after = texts(second)
+                load.close()
+                right = {*before.items(), *after.items()}
+                of_none = sum(count for each, count in load.answers.items() if each not in right)
+                of_new = sum(load.answers[each] for each in after.items())
+                found["replaced"] = {
+                    "answers": load.answers.total(),
+                    "of the new model": of_new,
+                    "of none": of_none,
+                    "errors": dict(load.errors),
+                    "replicas": sorted(second.replicas()),
+                }
+                print("replaced", json.dumps(found["replaced"]), flush=True)
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -141,6 +141,7 @@ from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.place import make_place_kernel
 from radixlm.kernels.code_dots import has_code_dots
 from radixlm.layers import compiled, products
+from radixlm.layers.low_rank import low_rank_kernel
 from radixlm.layers.quantized import quantize
 from radixlm.layers.quantized_products import forms_of, quantized_kernel
 from radixlm.layers.quantized_strips import Kind
@@ -171,8 +172,9 @@ for halves in (False, True):
         made.append(make_tile_kernel(Shape(5, 80, halves, tiles=tiles, coded=coded)))
         made.append(make_place_kernel(64, bfloat16=halves, coded=coded))
     made.append(make_merge_kernel(64, bfloat16=halves))
-    for make in (compiled.norm_kernel, compiled.gate_kernel):
-        made.append(make(bfloat16=halves))
+    made.append(compiled.norm_kernel(bfloat16=halves))
+    made += [compiled.gate_kernel(bfloat16=halves, in_turns=each) for each in (False, True)]
+    made += [low_rank_kernel(side, bfloat16=halves) for side in ("a", "b")]
     forms = [("vectors", 3, False), *([("tiles", 2, True)] if tiles else [])]
     for form, vectors, gated in forms:
         made.append(

@@ -30,8 +30,14 @@ def shared(deployed: Deployed) -> dict[str, object]:
         return bool(tree["totals"]["disk"] >= wanted)
 
     seconds = until(lambda: all(known(name) for name in deployed.replicas()), 60)
+
+    def forgotten() -> bool:
+        offers = deployed.client.post("/router/explain", json={"prompt": _TALE}).json()["offers"]
+        return not any(each["cached_tokens"] for each in offers)
+
     for _ in range(_TIMES):
         deployed.client.post("/flush_cache").raise_for_status()
+        until(forgotten, 30)
         report = deployed.complete(_TALE).json()["cache_report"]
         if report["replica"] != first["replica"]:
             break

@@ -79,10 +79,13 @@ class Load:
 
 
 def texts(deployed: Deployed) -> dict[str, str]:
-    return {
-        prompt: deployed.complete(prompt, max_tokens=24).json()["choices"][0]["text"]
-        for prompt in _PROMPTS
-    }
+    found = {}
+    for prompt in _PROMPTS:
+        answer = deployed.complete(prompt, max_tokens=24)
+        if answer.status_code != 200:
+            raise RuntimeError(f"{prompt!r}: {answer.status_code}, {answer.text}")
+        found[prompt] = answer.json()["choices"][0]["text"]
+    return found
 
 
 def grown(deployed: Deployed) -> dict[str, object]:
@@ -112,10 +115,10 @@ def main() -> int:
             print("grown", json.dumps(found["grown"]), flush=True)
             port = str(first.client.base_url.port)
             before, load = texts(first), Load(first, 3)
-            with serving("deploy", *flags, "--replicas", "2", "--port", port, str(other)) as second:
+            with serving("deploy", *flags, "--replicas", "2", "--port", port, str(other)):
                 time.sleep(5)
-                after = texts(second)
                 load.close()
+                after = texts(first)  # at the same address
                 right = {*before.items(), *after.items()}
                 of_none = sum(count for each, count in load.answers.items() if each not in right)
                 of_new = sum(load.answers[each] for each in after.items())
@@ -124,7 +127,7 @@ def main() -> int:
                     "of the new model": of_new,
                     "of none": of_none,
                     "errors": dict(load.errors),
-                    "replicas": sorted(second.replicas()),
+                    "replicas": sorted(first.replicas()),
                 }
                 print("replaced", json.dumps(found["replaced"]), flush=True)
     print(json.dumps(found))

@@ -14,13 +14,13 @@ import json
 import os
 import random
 import signal
-import threading
 import time
 from collections import Counter
 from functools import partial
 
 import httpx
 
+from benchmarks.asking import Asking
 from radixlm.testing.deployed import INGRESS, PROXY, REPLICA, ROUTER, Deployed, serving, until
 
 _PROMPTS = [
@@ -38,41 +38,31 @@ class Load:
         self.outcomes: Counter[str] = Counter()
         self._deployed = deployed
         self._wanted = {prompt: self._text(prompt) for prompt in _PROMPTS}
-        self._end = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
-
-    def close(self) -> None:
-        self._end.set()
-        for thread in self._threads:
-            thread.join()
+        self.close = Asking(self._ask, threads).close
 
     def _text(self, prompt: str) -> str:
         text: str = self._deployed.complete(prompt).json()["choices"][0]["text"]
         return text
 
-    def _ask(self) -> None:
-        chosen = random.Random(threading.get_ident())
-        while not self._end.is_set():
-            prompt = chosen.choice(_PROMPTS)
-            try:
-                answer = self._deployed.complete(prompt)
-                body = answer.json()
-            except httpx.TransportError:
-                self.outcomes["connection broke"] += 1
-                time.sleep(0.2)
-                continue
-            except ValueError:  # the proxy's own words
-                self.outcomes[f"status {answer.status_code}, no JSON"] += 1
-                continue
-            if answer.status_code == 200:
-                right = body["choices"][0]["text"] == self._wanted[prompt]
-                self.outcomes["right" if right else "WRONG"] += 1
-            elif "is gone" in body["error"]["message"]:
-                self.outcomes["had begun, ended with an error"] += 1
-            else:
-                self.outcomes[f"LOST: {body['error']['message'][:80]}"] += 1
+    def _ask(self, chosen: random.Random) -> None:
+        prompt = chosen.choice(_PROMPTS)
+        try:
+            answer = self._deployed.complete(prompt)
+            body = answer.json()
+        except httpx.TransportError:
+            self.outcomes["connection broke"] += 1
+            time.sleep(0.2)
+            return
+        except ValueError:  # the proxy's own words
+            self.outcomes[f"status {answer.status_code}, no JSON"] += 1
+            return
+        if answer.status_code == 200:
+            right = body["choices"][0]["text"] == self._wanted[prompt]
+            self.outcomes["right" if right else "WRONG"] += 1
+        elif "is gone" in body["error"]["message"]:
+            self.outcomes["had begun, ended with an error"] += 1
+        else:
+            self.outcomes[f"LOST: {body['error']['message'][:80]}"] += 1
 
 
 def faults(deployed: Deployed, kills: int) -> dict[str, object]:

@@ -14,7 +14,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.asking import Asking
 from benchmarks.served import free_port
 from radixlm.testing.deployed import Deployed, serving, until
 from radixlm.testing.reference import make_checkpoint
@@ -52,30 +52,20 @@ class Load:
         self.answers: Counter[tuple[str, str]] = Counter()
         self.errors: Counter[str] = Counter()
         self._deployed = deployed
-        self._end = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
+        self.close = Asking(self._ask, threads).close
 
-    def close(self) -> None:
-        self._end.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self) -> None:
-        chosen = random.Random(threading.get_ident())
-        while not self._end.is_set():
-            prompt = chosen.choice(_PROMPTS)
-            try:
-                answer = self._deployed.complete(prompt, max_tokens=24)
-            except httpx.TransportError as error:
-                self.errors[type(error).__name__] += 1
-                time.sleep(0.2)
-                continue
-            if answer.status_code == 200:
-                self.answers[prompt, answer.json()["choices"][0]["text"]] += 1
-            else:
-                self.errors[f"{answer.status_code}: {answer.text[:100]}"] += 1
+    def _ask(self, chosen: random.Random) -> None:
+        prompt = chosen.choice(_PROMPTS)
+        try:
+            answer = self._deployed.complete(prompt, max_tokens=24)
+        except httpx.TransportError as error:
+            self.errors[type(error).__name__] += 1
+            time.sleep(0.2)
+            return
+        if answer.status_code == 200:
+            self.answers[prompt, answer.json()["choices"][0]["text"]] += 1
+        else:
+            self.errors[f"{answer.status_code}: {answer.text[:100]}"] += 1
 
 
 def texts(deployed: Deployed) -> dict[str, str]:

@@ -6,9 +6,12 @@ as float32 whatever their type.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import namedtuple
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +36,11 @@ from radixlm.kernels.vectors import (
     vectors_and_rest,
 )
 
+# The activation of a gate.
+GateKind = Literal["silu", "gelu_tanh"]
+GATES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"silu": functional.silu, "gelu_tanh": functools.partial(functional.gelu, approximate="tanh")}
+)
 ROWS_PER_UNIT = 4
 _INT64 = ir.IntType(64)
 _ZERO = ir.Constant(_INT64, 0)
@@ -114,26 +122,36 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     return over_rows(norm, ROWS_PER_UNIT)
 
 
-def silu_product(builder: ir.IRBuilder, ops: Lanes, x: Any, up: Any, *, coarse: bool) -> Any:
-    """x / (1 + e^-x) * up, of e^-|x|, which never overflows (and is never less than 2^-100: right
-    for x down to -1e20). coarse: for results that are rounded to bfloat16, whose error is fifty
-    times as large.
+def gate_product(
+    builder: ir.IRBuilder, ops: Lanes, kind: GateKind, x: Any, up: Any, *, coarse: bool
+) -> Any:
+    """x / (1 + e^-y) * up, of e^-|y|, which never overflows (and is never less than 2^-100: right
+    for y down to -1e20). y is x for silu; gelu's form by tanh, x (1 + tanh(z)) / 2, is that of 2z.
+    coarse: for results that are rounded to bfloat16, whose error is fifty times as large.
     """
-    minus = builder.fsub(ops.all(0), x)
-    least = builder.select(builder.fcmp_ordered("<", x, minus), x, minus)
+    y = x if kind == "silu" else _twice_gelu_argument(builder, ops, x)
+    minus = builder.fsub(ops.all(0), y)
+    least = builder.select(builder.fcmp_ordered("<", y, minus), y, minus)
     power = ops.exp2_coarse(builder.fmul(least, ops.all(LOG2_E))) if coarse else ops.exp(least)
-    above = builder.select(builder.fcmp_ordered(">=", x, ops.all(0)), ops.all(1), power)
+    above = builder.select(builder.fcmp_ordered(">=", y, ops.all(0)), ops.all(1), power)
     below = builder.fadd(ops.all(1), power)
     part = ops.ratio_coarse(above, below) if coarse else builder.fdiv(above, below)
     return builder.fmul(builder.fmul(x, part), up)
+
+
+def _twice_gelu_argument(builder: ir.IRBuilder, ops: Lanes, x: Any) -> Any:
+    """2 sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, 2016)."""
+    twice = 2 * math.sqrt(2 / math.pi)
+    cubic = ops.multiply_add(builder.fmul(x, x), ops.all(0.044715 * twice), ops.all(twice))
+    return builder.fmul(x, cubic)
 
 
 _GateArguments = namedtuple("_GateArguments", "counters rows width gate_up out")
 
 
 @compiled(_GateArguments)
-def gate_kernel(*, bfloat16: bool, in_turns: bool) -> Callable[[Any], None]:
-    """out = silu(gate) * up, of rows that hold both, one after the other or vectors in turns."""
+def gate_kernel(kind: GateKind, *, bfloat16: bool, in_turns: bool) -> Callable[[Any], None]:
+    """out = kind(gate) * up, of rows that hold both, one after the other or vectors in turns."""
     element = 2 if bfloat16 else 4
 
     @emitted(types.void, *[types.int64] * 4)
@@ -142,17 +160,19 @@ def gate_kernel(*, bfloat16: bool, in_turns: bool) -> Callable[[Any], None]:
         with cgutils.for_range_slice(builder, _ZERO, width, step, _INT64) as (index, _):
             at = offset(builder, both, index, 2 * element)
             x, y = (ops.load(at, n, bfloat16=bfloat16) for n in (0, VECTOR_LANES))
-            made = silu_product(builder, ops, x, y, coarse=bfloat16)
+            made = gate_product(builder, ops, kind, x, y, coarse=bfloat16)
             ops.put(made, offset(builder, out, index, element), bfloat16=bfloat16)
 
     @emitted(types.void, *[types.int64] * 4)
-    def silu_times(builder: ir.IRBuilder, gate: Any, up: Any, out: Any, width: Any) -> None:
+    def one_after_other(builder: ir.IRBuilder, gate: Any, up: Any, out: Any, width: Any) -> None:
         for ops, index in vectors_and_rest(builder, width):
             x, y, into = (offset(builder, at, index, element) for at in (gate, up, out))
             x, y = (ops.load(at, 0, bfloat16=bfloat16) for at in (x, y))
-            ops.put(silu_product(builder, ops, x, y, coarse=bfloat16), into, bfloat16=bfloat16)
+            ops.put(
+                gate_product(builder, ops, kind, x, y, coarse=bfloat16), into, bfloat16=bfloat16
+            )
 
-    made = turns if in_turns else silu_times
+    made = turns if in_turns else one_after_other
 
     @inner
     def gate(args: _GateArguments, row: int) -> None:
@@ -164,18 +184,22 @@ def gate_kernel(*, bfloat16: bool, in_turns: bool) -> Callable[[Any], None]:
 
 
 class Gate:
-    """silu(gate) * up of rows that hold both, all gates first, or vectors of both in turns."""
+    """kind(gate) * up of rows that hold both, all gates first, or vectors of both in turns."""
 
-    def __init__(self, options: TensorOptions) -> None:
+    def __init__(self, options: TensorOptions, kind: GateKind = "silu") -> None:
+        self.kind: GateKind = kind
         self._bfloat16 = options.dtype == torch.bfloat16
         self._worker: Worker | None = None
         self._turning: Worker | None = None
         if options.known():
-            self._worker = Worker(gate_kernel(bfloat16=self._bfloat16, in_turns=False))
+            self._worker = self._made(in_turns=False)
 
     def learn_turns(self) -> None:
         """Before it is called with such rows."""
-        self._turning = Worker(gate_kernel(bfloat16=self._bfloat16, in_turns=True))
+        self._turning = self._made(in_turns=True)
+
+    def _made(self, *, in_turns: bool) -> Worker:
+        return Worker(gate_kernel(self.kind, bfloat16=self._bfloat16, in_turns=in_turns))
 
     def __call__(
         self, gate_up: Tensor, out: Tensor | None = None, *, in_turns: bool = False
@@ -184,7 +208,7 @@ class Gate:
         worker = self._turning if in_turns else self._worker
         if worker is None:
             gate, up = gate_up.chunk(2, dim=-1)
-            return functional.silu(gate).mul_(up)
+            return GATES[self.kind](gate).mul_(up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty((rows, width)) if out is None else out
         arguments = worker.arguments

@@ -14,7 +14,14 @@ from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.kernels.openmp import Worker, threads_for
-from radixlm.layers.compiled import ROWS_PER_UNIT, Gate, Gated, TensorOptions, norm_kernel
+from radixlm.layers.compiled import (
+    ROWS_PER_UNIT,
+    Gate,
+    Gated,
+    GateKind,
+    TensorOptions,
+    norm_kernel,
+)
 from radixlm.layers.products import PanelProduct
 from radixlm.layers.quantized import QuantizedWeight, stacked
 from radixlm.layers.quantized_products import DTYPES, QuantizedProduct
@@ -29,8 +36,8 @@ class Linear:
 
     parts: output size of each projection, by the name that the checkpoint gives it; a checkpoint's
         tensors are copied straight into the rows that `named_weights` shows.
-    result: the type of what it gives. gated: the first half of what the weights give are gates of
-        the second, and it gives silu(gate) * up.
+    result: the type of what it gives. gate: the first half of what the weights give are gates of
+        the second, and it gives gate(first) * second.
     The memory is not initialised: the loader fills it, then `pack` may lay it out for the machine.
     """
 
@@ -41,7 +48,7 @@ class Linear:
         options: TensorOptions,
         *,
         bias: bool,
-        gated: bool = False,
+        gate: GateKind | None = None,
     ) -> None:
         self.parts = dict(parts)
         self.inputs = in_features
@@ -51,7 +58,7 @@ class Linear:
         self._packed: Callable[..., Tensor] | None = None
         self._quantized: dict[str, QuantizedWeight] = {}
         self.result = options.dtype
-        self.gate = Gate(options) if gated else None
+        self.gate = None if gate is None else Gate(options, gate)
 
     @property
     def is_compiled(self) -> bool:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 
@@ -19,13 +18,7 @@ def _relu2(x: Tensor) -> Tensor:
     return functional.relu(x).square_()
 
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {
-        "silu": functional.silu,
-        "gelu_tanh": partial(functional.gelu, approximate="tanh"),
-        "relu2": _relu2,
-    }
-)
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({**GATES, "relu2": _relu2})
 
 
 class Clamped(NamedTuple):
@@ -57,8 +50,8 @@ def _between(activation: str | Clamped, *, gated: bool) -> Callable[[Tensor], Te
 class MLP:
     """down(act(gate(x)) * up(x)), gate and up being one product, or down(act(up(x))) without gates.
 
-    gate_up: the names of gate and up, of one tensor with both, or of up alone, in one place. A gate
-    of silu is part of the product.
+    gate_up: the names of gate and up, of one tensor with both, or of up alone, in one place. One
+    of `GATES` is part of the product.
     """
 
     def __init__(
@@ -74,12 +67,12 @@ class MLP:
         activation: str | Clamped = "silu",
     ) -> None:
         rows = (2 * size if gated else size) // len(gate_up)
-        fused = gated and activation == "silu"
+        gate = cast("GateKind", activation) if gated and activation in GATES else None
         parts = {name.rpartition(".")[2]: rows for name in gate_up}
-        self.gate_up = Linear(hidden_size, parts, options, bias=bias, gated=fused)
+        self.gate_up = Linear(hidden_size, parts, options, bias=bias, gate=gate)
         self.down = Linear(size, {down.rpartition(".")[2]: hidden_size}, options, bias=bias)
         self._places = place_of(gate_up[0]), place_of(down)
-        self._between = None if fused else _between(activation, gated=gated)
+        self._between = _between(activation, gated=gated) if gate is None else None
 
     @property
     def is_compiled(self) -> bool:

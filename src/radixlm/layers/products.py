@@ -41,7 +41,7 @@ from radixlm.kernels.vectors import (
     processor_has,
     take_unit,
 )
-from radixlm.layers.compiled import silu_product
+from radixlm.layers.compiled import GateKind, gate_product
 from radixlm.layers.tile_products import TILE_VECTORS, make_tile_rows
 
 Form = Literal["tiles", "vectors"]
@@ -86,8 +86,8 @@ class PanelProduct:
     """x times the transposed weight, plus the bias. One call at a time.
 
     weight: (out, in), one that some form knows; bias: (out,). dtype: of the result, the weight's or
-    float32, which sums are in any case. form_for: the form for a number of rows. gated: the result
-    is silu(gate) * up, half as wide.
+    float32, which sums are in any case. form_for: the form for a number of rows. gate: the result
+    is gate(first half) * second, half as wide.
     """
 
     def __init__(
@@ -97,15 +97,15 @@ class PanelProduct:
         dtype: torch.dtype,
         form_for: Callable[[int], Form],
         *,
-        gated: bool = False,
+        gate: GateKind | None = None,
     ) -> None:
         outputs, inputs = weight.shape
-        self.outputs = outputs // 2 if gated else outputs
+        self.outputs = outputs // 2 if gate else outputs
         self.result = dtype
         self._form_for = form_for
-        forms, pairs = forms_of(weight, gated=gated), weight.dtype == torch.bfloat16
-        vectors = TILE_VECTORS if gated or "tiles" in forms else _STRIP_VECTORS
-        if gated:
+        forms, pairs = forms_of(weight, gated=gate is not None), weight.dtype == torch.bfloat16
+        vectors = TILE_VECTORS if gate or "tiles" in forms else _STRIP_VECTORS
+        if gate:
             order = torch.arange(outputs).view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
             weight, bias = weight[order], None if bias is None else bias[order]
         lanes, numbers = vectors * VECTOR_LANES, 2 if pairs else 1
@@ -117,12 +117,12 @@ class PanelProduct:
             product_kernel, vectors=vectors, pairs=pairs, halves=dtype == torch.bfloat16
         )
         self._units = inputs // numbers
-        self._workers = self._workers_of(forms, gated=gated)
+        self._workers = self._workers_of(forms, gate)
 
-    def _workers_of(self, forms: Iterable[Form], *, gated: bool) -> dict[Form, Worker]:
+    def _workers_of(self, forms: Iterable[Form], gate: GateKind | None) -> dict[Form, Worker]:
         return {
             form: Worker(
-                self._kernel(form, gated=gated),
+                self._kernel(form, gate=gate),
                 units=self._units,
                 outputs=self.outputs,
                 panels=self._panels.data_ptr(),
@@ -146,7 +146,7 @@ class PanelProduct:
         """Of a gated one, the product alone, with the same panels."""
         made = copy.copy(self)
         made.outputs = 2 * self.outputs
-        made._workers = made._workers_of(self._workers, gated=False)
+        made._workers = made._workers_of(self._workers, None)
         return made
 
     def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -209,12 +209,12 @@ def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tu
     return panels, biases
 
 
-def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gated: bool) -> Any:
+def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind | None) -> Any:
     """rows(args, begin, count, first, last, ahead): see `product_kernel`."""
     lanes, element, height = vectors * VECTOR_LANES, 2 if halves else 4, _SUMS // vectors
-    columns, low = lanes // 2 if gated else lanes, max(_FEW_SUMS // vectors, 1)
+    columns, low = lanes // 2 if gate else lanes, max(_FEW_SUMS // vectors, 1)
     tall, short = (
-        _make_vector_strip(vectors, each, pairs=pairs, halves=halves, gated=gated)
+        _make_vector_strip(vectors, each, pairs=pairs, halves=halves, gate=gate)
         for each in (height, low)
     )
 
@@ -236,7 +236,9 @@ def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gated: bool) -
     return rows
 
 
-def _make_vector_strip(vectors: int, height: int, *, pairs: bool, halves: bool, gated: bool) -> Any:
+def _make_vector_strip(
+    vectors: int, height: int, *, pairs: bool, halves: bool, gate: GateKind | None
+) -> Any:
     """strip(x, x_stride, last, panel, units, bias, into, stride): `height` rows at x times a panel;
     rows beyond the `last` one are that one again, and leave the same result in the same place.
 
@@ -246,8 +248,8 @@ def _make_vector_strip(vectors: int, height: int, *, pairs: bool, halves: bool, 
 
     @emitted(types.void, *[types.int64] * 8)
     def strip(builder: ir.IRBuilder, *values: Any) -> None:
-        def silu(ops: Lanes, row: list[Any]) -> list[Any]:
-            return [silu_product(builder, ops, *row, coarse=halves)]
+        def through(ops: Lanes, row: list[Any]) -> list[Any]:
+            return [gate_product(builder, ops, gate, *row, coarse=halves)] if gate else row
 
         x, x_stride, last, panel, units, bias, into, stride = values
         sums = Strip(builder, height, vectors, pairs=pairs, lanes=VECTOR_LANES)
@@ -259,7 +261,7 @@ def _make_vector_strip(vectors: int, height: int, *, pairs: bool, halves: bool, 
                 prefetch_line(builder, builder.add(ahead, ir.Constant(_INT64, _AHEAD_BYTES + line)))
             sums.add(x_rows, panel, ir.Constant(_INT64, panel_row), loop.index)
         rows = rows_until(builder, into, stride, last, height)
-        sums.store(rows, bfloat16=halves, join=silu if gated else None)
+        sums.store(rows, bfloat16=halves, join=through)
 
     return strip
 
@@ -283,18 +285,18 @@ _Arguments = namedtuple(
 
 @compiled(_Arguments)
 def product_kernel(
-    form: Form, vectors: int, *, pairs: bool, halves: bool, gated: bool
+    form: Form, vectors: int, *, pairs: bool, halves: bool, gate: GateKind | None
 ) -> Callable[[Any], None]:
     """The kernel of a form. vectors: of a panel. outputs: of the result. height, width: rows and
     panels of a unit. Of one, `rows` computes `count` rows from `begin` on times the panels
     [first, last); what is read after them is `ahead`.
     """
     if form == "tiles":
-        multiply = make_tile_rows(halves=halves, gated=gated)
+        multiply = make_tile_rows(halves=halves, gate=gate)
     else:
-        multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves, gated=gated)
+        multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves, gate=gate)
     lanes = vectors * VECTOR_LANES
-    columns = lanes // 2 if gated else lanes
+    columns = lanes // 2 if gate else lanes
 
     def product(args: _Arguments) -> None:
         height, width = args.height, args.width

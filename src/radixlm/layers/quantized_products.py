@@ -37,6 +37,7 @@ from radixlm.kernels.vectors import (
     take_unit,
     thread_number,
 )
+from radixlm.layers.compiled import GateKind
 from radixlm.layers.products import Form
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.layers.quantized_strips import LANES, LINE, Kind, make_strip
@@ -78,8 +79,8 @@ class QuantizedProduct:
     """x times the transposed weight, plus the bias. One call at a time.
 
     weight: (out, in), one that some form knows; bias: (out,). dtype: of x, one of `DTYPES`.
-    result: of the product, the same or float32. form_for: the form for a number of rows. gated:
-    the result is silu(gate) * up, half as wide.
+    result: of the product, the same or float32. form_for: the form for a number of rows. gate:
+    the result is gate(first half) * second, half as wide.
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class QuantizedProduct:
         result: torch.dtype,
         form_for: Callable[[int], Form],
         *,
-        gated: bool = False,
+        gate: GateKind | None = None,
     ) -> None:
         if dtype not in DTYPES or result not in (dtype, torch.float32):
             raise ValueError(f"no rows of {dtype} with results of {result}")
         outputs, self._inputs = weight.shape
-        self.outputs = outputs // 2 if gated else outputs
+        self.outputs = outputs // 2 if gate else outputs
         self.result = result
         group, forms = _group_of(weight), forms_of(weight)
         kind = Kind(
@@ -106,7 +107,7 @@ class QuantizedProduct:
             weight.zero,
             dtype == torch.bfloat16,
             result == torch.bfloat16,
-            gated,
+            gate,
         )
         self._panels, self._ends = _laid_out(weight, bias, kind)
         self._groups = weight.scales.shape[1]
@@ -145,7 +146,7 @@ class QuantizedProduct:
     def _whole(self) -> QuantizedProduct:
         """Of a gated one, the product alone, with the same panels."""
         made = copy.copy(self)
-        made.outputs, made._kind = 2 * self.outputs, self._kind._replace(gated=False)
+        made.outputs, made._kind = 2 * self.outputs, self._kind._replace(gate=None)
         made._workers, made._ready = made._workers_of(self._workers), (-1, 0)
         return made
 
@@ -207,7 +208,7 @@ def _laid_out(weight: QuantizedWeight, bias: Tensor | None, kind: Kind) -> tuple
     """
     outputs, inputs = weight.shape
     numbers = torch.arange(outputs)
-    if kind.gated:
+    if kind.gate:
         numbers = numbers.view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
     if outputs % LANES:
         numbers = torch.cat([numbers[: outputs // LANES * LANES], numbers[-LANES:]])
@@ -273,7 +274,7 @@ def quantized_kernel(form: Form, kind: Kind) -> Callable[[Any], None]:
     encoded_size = inner(row_size)
     multiply = make_tile_rows(kind) if form == "tiles" else _make_rows(kind)
     encode = _make_encode_rows(kind)
-    columns = LANES // 2 if kind.gated else LANES
+    columns = LANES // 2 if kind.gate else LANES
 
     def product(args: _Arguments) -> None:
         height, width = args.height, args.width
@@ -322,7 +323,7 @@ def _make_rows(kind: Kind) -> Any:
     else:
         most, one = (make_strip(kind, height) for height in _HEIGHTS)
         some, tall, middle = most, _HEIGHTS[0], _HEIGHTS[0]
-    element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gated else LANES
+    element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gate else LANES
 
     @inner
     def multiply(

@@ -15,7 +15,7 @@ from numba.core import cgutils
 from radixlm.kernels.bytes import add_dots, looked_up
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
-from radixlm.layers.compiled import silu_product
+from radixlm.layers.compiled import GateKind, gate_product
 from radixlm.layers.quantized import FP4_LEVELS
 
 VECTORS = 2
@@ -28,7 +28,7 @@ _INT64 = ir.IntType(64)
 
 class Kind(NamedTuple):
     """What a kernel is compiled for. group: inputs that share a scale, 0: all. zero: the code, or
-    the level, of 0. bfloat16, halves: rows and results are. gated: see `Linear`.
+    the level, of 0. bfloat16, halves: rows and results are. gate: see `Linear`.
     """
 
     bits: int
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
     zero: int
     bfloat16: bool
     halves: bool
-    gated: bool
+    gate: GateKind | None
 
     @property
     def units_bytes(self) -> int:
@@ -201,8 +201,8 @@ def put_row(
     for v, value in enumerate(sums):
         factor, bias = (ops.load(ends, part * LANES + v * VECTOR_LANES) for part in range(2))
         made.append(ops.multiply_add(value, factor, bias))
-    if kind.gated:
-        made = [silu_product(builder, ops, *made, coarse=kind.halves)]
+    if kind.gate:
+        made = [gate_product(builder, ops, kind.gate, *made, coarse=kind.halves)]
     for v, value in enumerate(made):
         start = ir.Constant(_INT64, v * VECTOR_LANES * (2 if kind.halves else 4))
         ops.put(value, builder.add(into, start), bfloat16=kind.halves)

@@ -59,7 +59,7 @@ def make_tile_rows(kind: Kind) -> Any:
     make_strip = _make_grouped_strip if kind.group else _make_whole_strip
     many, few = (make_strip(kind, tiles) for tiles in (2, 1))
     finish, whole = _make_finish(kind), not kind.group
-    element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gated else LANES
+    element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gate else LANES
     units = min(kind.group or STEP, STEP) // UNIT
 
     @inner

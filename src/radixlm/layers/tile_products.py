@@ -27,7 +27,7 @@ from radixlm.kernels.amx import (
 )
 from radixlm.kernels.strips import UNIT_BYTES
 from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, inner, offset, prefetch_line
-from radixlm.layers.compiled import silu_product
+from radixlm.layers.compiled import GateKind, gate_product
 
 # Of a panel.
 TILE_VECTORS = 2
@@ -43,16 +43,16 @@ _DONE = types.UniTuple(types.int64, 3)
 _INT64 = ir.IntType(64)
 
 
-def make_tile_rows(*, halves: bool, gated: bool) -> Any:
+def make_tile_rows(*, halves: bool, gate: GateKind | None) -> Any:
     """rows(args, begin, count, first, last, ahead): see `products.product_kernel`.
 
     halves: results are bfloat16.
     """
-    large = _make_strip(2, halves=halves, gated=gated, fetch=False)
-    later = _make_strip(2, halves=halves, gated=gated, fetch=True)
-    small = _make_strip(1, halves=halves, gated=gated, fetch=False)
-    finish = _make_finish(halves=halves, gated=gated)
-    element, columns = 2 if halves else 4, _LANES // 2 if gated else _LANES
+    large = _make_strip(2, halves=halves, gate=gate, fetch=False)
+    later = _make_strip(2, halves=halves, gate=gate, fetch=True)
+    small = _make_strip(1, halves=halves, gate=gate, fetch=False)
+    finish = _make_finish(halves=halves, gate=gate)
+    element, columns = 2 if halves else 4, _LANES // 2 if gate else _LANES
 
     @inner
     def rows(args: Any, begin: int, count: int, first: int, last: int, ahead: int) -> None:
@@ -85,7 +85,7 @@ def make_tile_rows(*, halves: bool, gated: bool) -> Any:
     return rows
 
 
-def _make_strip(groups: int, *, halves: bool, gated: bool, fetch: bool) -> Any:
+def _make_strip(groups: int, *, halves: bool, gate: GateKind | None, fetch: bool) -> Any:
     """strip(x, x_stride, panel, units, bias, room, done, stride, ahead): rows at x times a panel,
     into a room. done: the strip before, of which some rows are finished beside each step. fetch:
     have some of what is ahead fetched, too.
@@ -107,7 +107,7 @@ def _make_strip(groups: int, *, halves: bool, gated: bool, fetch: bool) -> Any:
             first = builder.mul(step, each)
             last = builder.add(first, each)
             last = builder.select(builder.icmp_signed("<", last, count), last, count)
-            _finish(builder, before, into, stride, (first, last), halves=halves, gated=gated)
+            _finish(builder, before, into, stride, (first, last), halves=halves, gate=gate)
 
         sums = TileStrip(builder, groups, TILE_VECTORS)
         sums.take(bias, ir.Constant(_INT64, 0))
@@ -117,14 +117,14 @@ def _make_strip(groups: int, *, halves: bool, gated: bool, fetch: bool) -> Any:
     return strip
 
 
-def _make_finish(*, halves: bool, gated: bool) -> Any:
+def _make_finish(*, halves: bool, gate: GateKind | None) -> Any:
     """finish(done, stride): all rows of the last strip."""
 
     @emitted(types.void, _DONE, types.int64)
     def finish(builder: ir.IRBuilder, done: Any, stride: Any) -> None:
         before, into, count = (builder.extract_value(done, place) for place in range(3))
         rows = ir.Constant(_INT64, 0), count
-        _finish(builder, before, into, stride, rows, halves=halves, gated=gated)
+        _finish(builder, before, into, stride, rows, halves=halves, gate=gate)
 
     return finish
 
@@ -137,7 +137,7 @@ def _finish(
     rows: tuple[Any, Any],
     *,
     halves: bool,
-    gated: bool,
+    gate: GateKind | None,
 ) -> None:
     """Write these rows of a strip's sums."""
     ops = Lanes(builder, MOST_LANES)
@@ -145,8 +145,8 @@ def _finish(
         read = offset(builder, room, row, _PANEL_ROW)
         write = builder.add(into, builder.mul(stride, row))
         made = [ops.load(read, v * MOST_LANES) for v in range(TILE_VECTORS)]
-        if gated:
-            made = [silu_product(builder, ops, *made, coarse=halves)]
+        if gate:
+            made = [gate_product(builder, ops, gate, *made, coarse=halves)]
         for v, value in enumerate(made):
             at = builder.add(write, ir.Constant(_INT64, (2 if halves else 4) * v * MOST_LANES))
             ops.put(value, at, bfloat16=halves)

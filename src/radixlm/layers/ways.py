@@ -184,10 +184,11 @@ def packed(
     result, half as wide with a gate. The weight is copied where its layout changes; a quantized one
     has panels only.
     """
+    kind = None if gate is None else gate.kind
     if isinstance(weight, QuantizedWeight):
-        return QuantizedProduct(weight, bias, dtype, result, choice.way, gated=gate is not None)
+        return QuantizedProduct(weight, bias, dtype, result, choice.way, gate=kind)
     if choice.layout == "panels":
-        return PanelProduct(weight, bias, result, choice.way, gated=gate is not None)
+        return PanelProduct(weight, bias, result, choice.way, gate=kind)
     made: Product
     if choice.layout == "onednn":
         made = _OneDnnProduct(weight, bias, result)

@@ -173,16 +173,20 @@ for halves in (False, True):
         made.append(make_place_kernel(64, bfloat16=halves, coded=coded))
     made.append(make_merge_kernel(64, bfloat16=halves))
     made.append(compiled.norm_kernel(bfloat16=halves))
-    made += [compiled.gate_kernel(bfloat16=halves, in_turns=each) for each in (False, True)]
+    made += [
+        compiled.gate_kernel(kind, bfloat16=halves, in_turns=each)
+        for kind in compiled.GATES
+        for each in (False, True)
+    ]
     made += [low_rank_kernel(side, bfloat16=halves) for side in ("a", "b")]
-    forms = [("vectors", 3, False), *([("tiles", 2, True)] if tiles else [])]
-    for form, vectors, gated in forms:
+    forms = [("vectors", 3, None), *([("tiles", 2, "silu")] if tiles else [])]
+    for form, vectors, gate in forms:
         made.append(
-            products.product_kernel(form, vectors, pairs=halves, halves=halves, gated=gated)
+            products.product_kernel(form, vectors, pairs=halves, halves=halves, gate=gate)
         )
     weight = quantize(torch.ones(64, 64), bits=4, group=32)
     for form in forms_of(weight):
-        kind = Kind(4, 32, False, False, 8, halves, halves, False)
+        kind = Kind(4, 32, False, False, 8, halves, halves, None)
         made.append(quantized_kernel(form, kind))
 print(len(made))
 """

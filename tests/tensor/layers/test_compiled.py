@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Gate, RMSNorm
 
 TYPES = [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
@@ -54,10 +54,11 @@ def test_a_norm_of_nothing_is_its_own_rows_affair() -> None:
 
 @pytest.mark.parametrize(("dtype", "near"), TYPES)
 @pytest.mark.parametrize("rows", ROWS)
-def test_gate(dtype: torch.dtype, near: float, rows: int) -> None:
+@pytest.mark.parametrize("kind", GATES)
+def test_gate(kind: GateKind, dtype: torch.dtype, near: float, rows: int) -> None:
     torch.manual_seed(rows)
     both = (torch.randn(rows, 64) * 20).to(dtype)
     both[0, :4] = torch.tensor([0.0, 100.0, -100.0, -89.0])
     gate, up = both.double().chunk(2, dim=-1)
-    made = Gate(TensorOptions(dtype, CPU))(both)
-    torch.testing.assert_close(made.double(), functional.silu(gate) * up, rtol=near, atol=near)
+    made = Gate(TensorOptions(dtype, CPU), kind)(both)
+    torch.testing.assert_close(made.double(), GATES[kind](gate) * up, rtol=near, atol=near)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Adapted, AdaptedRows, Addition
 from radixlm.layers.low_rank import LowRank
@@ -30,11 +30,11 @@ def expected(x: Tensor, weight: Tensor, rows: list[tuple[int, int, list[LowRank]
 
 
 @pytest.mark.parametrize("way", LAYOUTS)
-@pytest.mark.parametrize("gated", [False, True])
-def test_each_adapter_adds_to_its_own_rows(way: Way, gated: bool) -> None:
+@pytest.mark.parametrize("gate", [None, *GATES])
+def test_each_adapter_adds_to_its_own_rows(way: Way, gate: GateKind | None) -> None:
     torch.manual_seed(0)
-    linear = Linear(64, SIZES, TensorOptions(torch.float32, CPU), bias=False, gated=gated)
-    if way not in ways_of(linear.weight, gated=gated):
+    linear = Linear(64, SIZES, TensorOptions(torch.float32, CPU), bias=False, gate=gate)
+    if way not in ways_of(linear.weight, gated=gate is not None):
         pytest.skip(f"this machine has no {way}")
     linear.weight.normal_()
     weight, x = linear.weight.clone(), torch.randn(9, 64)
@@ -46,8 +46,8 @@ def test_each_adapter_adds_to_its_own_rows(way: Way, gated: bool) -> None:
         [AdaptedRows({linear: Addition(linear, parts)}, first, last) for first, last, parts in rows]
     )
     wanted = expected(x, weight, rows)
-    if gated:
-        wanted = functional.silu(wanted[:, :104]) * wanted[:, 104:]
+    if gate is not None:
+        wanted = GATES[gate](wanted[:, :104]) * wanted[:, 104:]
     with torch.inference_mode():
         torch.testing.assert_close(adapted(linear, x), wanted, atol=1e-3, rtol=1e-4)
 

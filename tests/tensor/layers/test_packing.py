@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.kernels.jit import KernelStore
-from radixlm.layers.compiled import TensorOptions
+from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
 from radixlm.layers.mlps import MLP
 from radixlm.layers.ways import LAYOUTS, Choice, ProductTable, Way, one_way, ways_of
@@ -114,12 +114,12 @@ def test_packing_keeps_no_second_copy() -> None:
 
 @pytest.mark.parametrize("way", ["tiles", "vectors", "one way"])
 @pytest.mark.parametrize("outputs", [128, 20])
-@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("gate", [None, *GATES])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_does_not_depend_on_the_rows_beside_it(
-    dtype: torch.dtype, gated: bool, outputs: int, way: Way | Literal["one way"]
+    dtype: torch.dtype, gate: GateKind | None, outputs: int, way: Way | Literal["one way"]
 ) -> None:
-    linear = Linear(96, {"a": outputs}, TensorOptions(dtype, CPU), bias=True, gated=gated)
+    linear = Linear(96, {"a": outputs}, TensorOptions(dtype, CPU), bias=True, gate=gate)
     for _, weight in linear.named_weights():
         weight.normal_()
     if way == "one way":
@@ -137,7 +137,7 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(
 @pytest.mark.parametrize("size", [333, 1000])
 def test_nor_does_its_gate(dtype: torch.dtype, size: int) -> None:
     """Of a width that is no whole number of vectors: torch's own would have other bits."""
-    linear = Linear(32, {"a": 2 * size}, TensorOptions(dtype, CPU), bias=True, gated=True)
+    linear = Linear(32, {"a": 2 * size}, TensorOptions(dtype, CPU), bias=True, gate="silu")
     for _, weight in linear.named_weights():
         weight.normal_()
     linear.pack(one_way)
@@ -152,9 +152,12 @@ def test_nor_does_its_gate(dtype: torch.dtype, size: int) -> None:
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
 @pytest.mark.parametrize("size", [16, 80, 200])
-def test_a_gated_product(size: int, dtype: torch.dtype, close: float, bias: bool, way: Way) -> None:
+@pytest.mark.parametrize("kind", GATES)
+def test_a_gated_product(
+    kind: GateKind, size: int, dtype: torch.dtype, close: float, bias: bool, way: Way
+) -> None:
     torch.manual_seed(0)
-    mlp = MLP(96, size, TensorOptions(dtype, CPU), bias=bias)
+    mlp = MLP(96, size, TensorOptions(dtype, CPU), bias=bias, activation=kind)
     for _, weight in mlp.named_weights():
         weight.normal_(std=0.3)
     if way not in ways_of(mlp.gate_up.weight, gated=True):
@@ -165,7 +168,7 @@ def test_a_gated_product(size: int, dtype: torch.dtype, close: float, bias: bool
         gate, up = functional.linear(
             x.double(), linear.weight.double(), linear.bias.double() if bias else None
         ).chunk(2, -1)
-        wanted = functional.silu(gate) * up
+        wanted = GATES[kind](gate) * up
         linear.pack(lambda *_: Choice([(1, way)]))
         made = linear(x)
         assert made.shape == (tokens, size)

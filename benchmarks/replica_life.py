@@ -1,14 +1,16 @@
 """A deployment grows while requests wait, and its weights are replaced while it serves.
 
-    python -m benchmarks.replica_life
+    RAY_AUTH_MODE=token python -m benchmarks.replica_life [--shrink]
 
 On a Ray that `ray start --head` has started. Threads ask for the same few prompts all the time.
-First there is one replica, and three there may be; then a second `radixlm deploy` replaces the
-model. Each answer has to be that of one of the two models. Ends in one JSON line.
+First there is one replica, and three there may be; with --shrink until there is one again, for
+which Ray Serve waits ten minutes. Then a second `radixlm deploy` replaces the model. Each answer
+has to be that of one of the two models. Ends in one JSON line.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import subprocess
@@ -28,7 +30,7 @@ from radixlm.testing.deployed import Deployed, serving, until
 from radixlm.testing.reference import make_checkpoint
 
 _PROMPTS = [f"{name} went to the market and" for name in ("Anna", "Ben", "Clara", "David")]
-_SECONDS = 120.0
+_SECONDS, _SECONDS_TO_SHRINK = 120.0, 900.0
 _RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -84,9 +86,20 @@ def grown(deployed: Deployed) -> dict[str, object]:
     seconds = until(lambda: len(deployed.replicas()) == 3, _SECONDS)
     time.sleep(5)
     load.close()
+    return {"seconds until there were three": seconds} | counted(deployed, load)
+
+
+def shrunk(deployed: Deployed) -> dict[str, object]:
+    """With one request at a time."""
+    load = Load(deployed, 1)
+    seconds = until(lambda: len(deployed.replicas()) == 1, _SECONDS_TO_SHRINK)
+    load.close()
+    return {"seconds until there was one": seconds} | counted(deployed, load)
+
+
+def counted(deployed: Deployed, load: Load) -> dict[str, object]:
     chosen = {name: sum(each["chosen"].values()) for name, each in deployed.replicas().items()}
     return {
-        "seconds until there were three": seconds,
         "chosen": chosen,
         "answers": load.answers.total(),
         "different": len(load.answers) - len(_PROMPTS),
@@ -95,6 +108,9 @@ def grown(deployed: Deployed) -> dict[str, object]:
 
 
 def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--shrink", action="store_true")
+    args = options.parse_args()
     found: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as scratch, cluster() as address:
         other = make_checkpoint(Path(scratch) / "other", "llama", seed=1)
@@ -104,6 +120,9 @@ def main() -> int:
             found["grown"] = grown(first)
             print("grown", json.dumps(found["grown"]), flush=True)
             port = str(first.client.base_url.port)
+            if args.shrink:
+                found["shrunk"] = shrunk(first)
+                print("shrunk", json.dumps(found["shrunk"]), flush=True)
             before, load = texts(first), Load(first, 3)
             with serving("deploy", *flags, "--replicas", "2", "--port", port, str(other)):
                 time.sleep(5)

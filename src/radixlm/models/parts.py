@@ -2,7 +2,8 @@
 
 weights                          cut
 queries, keys, values, sinks     by heads; keys and values are in several ranks where there are
-                                 more ranks than heads of them
+                                 more ranks than heads of them; latents are in all ranks, and what
+                                 makes keys and values of them is cut by heads
 gate, up; of experts, too        by what comes between the products
 output, down                     by their inputs; their biases are in rank 0
 embedding, head                  by tokens
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from radixlm.core.errors import ConfigError
+from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.layers.split import Split, stretch
 from radixlm.models.cuts import Cut
@@ -37,6 +39,8 @@ class Heads(NamedTuple):
     @classmethod
     def of(cls, config: ModelConfig, rank: int, size: int) -> Heads:
         """Heads of queries are with their heads of keys."""
+        if config.traits.latents is not None:
+            return cls(stretch(config.n_heads, rank, size), (0, 1))
         if size > config.n_kv_heads:
             key = rank * config.n_kv_heads // size
             return cls(stretch(config.n_heads, rank, size), (key, key + 1))
@@ -49,11 +53,11 @@ def check_parts(config: ModelConfig, size: int) -> None:
     """Raise ConfigError, with the field, where a model can not be parted into this many ranks."""
     keys, heads = config.n_kv_heads, config.n_heads
     if config.traits.latents is not None:
-        raise ConfigError(
-            f"--tp-size {size} is not for {config.model_type}: all heads read one latent, so ranks "
-            "would each need the whole cache"
-        )
-    if size > keys and (size % keys or heads % size):
+        if size > heads:
+            raise ConfigError(
+                f"--tp-size {size} is more than the model's {heads} heads (num_attention_heads)"
+            )
+    elif size > keys and (size % keys or heads % size):
         raise ConfigError(
             f"--tp-size {size} does not fit the model's {heads} heads (num_attention_heads) over "
             f"{keys} heads of keys (num_key_value_heads): take at most {keys} ranks, or a multiple "
@@ -74,7 +78,7 @@ def _between(config: ModelConfig) -> dict[str, int]:
         return {"intermediate_size": config.intermediate_size}
     own = experts.size == config.intermediate_size
     found = {"intermediate_size" if own else "moe_intermediate_size": experts.size}
-    if experts.shared:
+    if experts.shared % experts.size:  # else it is cut where they are
         found["shared_expert_intermediate_size"] = experts.shared
     if experts.layers and not all(experts.layers):
         found["intermediate_size"] = config.intermediate_size
@@ -131,7 +135,18 @@ def _parts_of(config: ModelConfig, rank: int, size: int) -> _Parts:
     return made
 
 
+def _cut_latents(made: _Parts, sizes: LatentSizes, heads: tuple[int, int]) -> None:
+    name = "q_b_proj" if sizes.queries else "q_proj"
+    made.cuts[f"self_attn.{name}.weight"] = Cut(0, (_times(heads, sizes.key),))
+    made.cuts["self_attn.kv_b_proj.weight"] = Cut(0, (_times(heads, sizes.plain + sizes.values),))
+    made.cuts["self_attn.o_proj.weight"] = Cut(1, (_times(heads, sizes.values),))
+    made.once.add("self_attn.o_proj.bias")
+
+
 def _cut_attention(made: _Parts, config: ModelConfig, heads: Heads) -> None:
+    if config.traits.latents is not None:
+        _cut_latents(made, config.traits.latents, heads.queries)
+        return
     traits, dim = config.traits, config.head_dim
     queries, keys = (_times(part, dim) for part in heads)
     sizes = config.n_heads * dim, config.n_kv_heads * dim
@@ -188,7 +203,7 @@ def _mlps(config: ModelConfig, rank: int, size: int) -> Iterator[_Parts]:
         yield _mlp(f"{traits.mlp}.", gate_up, experts.down.format(number), rows, part)
     if experts.shared:
         part = stretch(experts.shared, rank, size)
-        place = f"{traits.mlp}.shared_expert."
+        place = f"{traits.mlp}.{experts.shared_place}."
         yield _mlp(place, ("gate_proj", "up_proj"), "down_proj", (part,), part)
 
 

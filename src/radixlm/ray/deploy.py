@@ -10,6 +10,7 @@ from functools import partial
 
 import ray
 from ray import serve
+from ray.exceptions import AuthenticationError
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
@@ -137,5 +138,12 @@ def _connect(address: str | None) -> None:
             log_to_driver=False,
             logging_level=logging.WARNING,
         )
-    except (ConnectionError, ValueError) as error:
-        raise ConfigError(f"--ray-address {address!r}: {error}") from None
+    except (ConnectionError, ValueError, AuthenticationError) as error:
+        raise ConfigError(f"--ray-address {address!r}: {error}{_hint(error)}") from None
+
+
+def _hint(error: Exception) -> str:
+    """Ray's own text names the token, and not that it is not looked for unless that is asked."""
+    if not isinstance(error, AuthenticationError):
+        return ""
+    return " Set RAY_AUTH_MODE=token, or give the address as `auto` on a machine of the cluster."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 
@@ -12,12 +14,13 @@ from ray.serve.config import AutoscalingConfig
 from ray.serve.deployment import Application
 
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, ModelError
 from radixlm.core.flags import flags_of
 from radixlm.ray.ingress import Ingress
 from radixlm.ray.replica import Replica
 from radixlm.ray.request_router import TokenRouter
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.text.model_folder import resolve_model
 
 APP = "radixlm"
 MOST_REPLICAS = 256
@@ -81,10 +84,24 @@ def build(
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
         graceful_shutdown_wait_loop_s=0.5,
     )
+    version = _version_of(config)
     bound: Application = ingress.bind(
-        replica.bind(config, APP, settings.otlp_endpoint), settings, APP
+        replica.bind(config, APP, settings.otlp_endpoint, version), settings, APP, version
     )
     return bound
+
+
+def _version_of(config: EngineConfig) -> str:
+    """Another one, where a model's folder or flags are others, or its files were replaced: Ray
+    Serve restarts what was given other arguments, and nothing else.
+    """
+    facts = [repr(config)]
+    with contextlib.suppress(ModelError, OSError):  # it may be on the replicas' machines alone
+        model = resolve_model(config.model)
+        for path in sorted(model.iterdir()) if model.is_dir() else [model]:
+            found = path.stat()
+            facts.append(f"{path.name} {found.st_size} {found.st_mtime_ns}")
+    return blake2b("\n".join(facts).encode(), digest_size=8).hexdigest()
 
 
 def app(args: Mapping[str, Any]) -> Application:

@@ -68,6 +68,7 @@ class Fleet:
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.adapters = AdapterNames(described.adapters)
         self._handle, self._desk = handle, desk
+        self._version = described.version
         self._under_way: set[str] = set()
         self._replicas: list[Reported] = []
         self._looked = 0.0
@@ -142,7 +143,7 @@ class Fleet:
 
     async def _streamed(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
         placed = Placed("", None)
-        async for item in _streamed(self._handle.generate, request):
+        async for item in _streamed(self._handle.generate, request, version=self._version):
             if isinstance(item, Placed):
                 placed = item
             elif item.miss is None:

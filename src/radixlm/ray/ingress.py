@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any
 
@@ -21,15 +22,22 @@ from radixlm.server.pipeline.recorder import recording
 from radixlm.server.serve import stored_responses
 from radixlm.text.model_folder import resolve_model
 
+_SECONDS_BETWEEN = 0.5
+
 
 class Ingress:
     """Has the tokenizer and the chat template; the model is in the replicas."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, replicas: DeploymentHandle[Any], settings: ServerConfig, app: str
+        self, replicas: DeploymentHandle[Any], settings: ServerConfig, app: str, version: str
     ) -> None:
-        """Raises ConfigError, ModelError."""
+        """version: of the model; while it replaces another one there are replicas of both. Raises
+        ConfigError, ModelError.
+        """
         described: Described = await replicas.describe.remote()
+        while described.version != version:
+            await asyncio.sleep(_SECONDS_BETWEEN)
+            described = await replicas.describe.remote()
         files = files_of(resolve_model(described.config.model))
         tokenizer, template = texts_of(described.config, files)
         self._settings = settings

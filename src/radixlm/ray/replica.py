@@ -32,6 +32,7 @@ class Described(NamedTuple):
     info: ModelInfo
     limits: Limits
     adapters: dict[str, Adapter]
+    version: str
 
 
 class Placed(NamedTuple):
@@ -50,13 +51,14 @@ class Replica:
     """
 
     async def __init__(  # type: ignore[misc]
-        self, config: EngineConfig, app: str, otlp_endpoint: str | None
+        self, config: EngineConfig, app: str, otlp_endpoint: str | None, version: str
     ) -> None:
-        """Raises ConfigError, ModelError."""
+        """version: of the model, see `Ingress`. Raises ConfigError, ModelError."""
+        self._version = version
         self.name = serve.get_replica_context().replica_id.unique_id
         self._tracing = otlp_endpoint and Tracing(otlp_endpoint, instance=self.name)
         self._engine = AsyncEngine.from_config(config)
-        self._reporter = Reporter(self.name, self._engine, Desk(app))
+        self._reporter = Reporter(self.name, self._engine, Desk(app), version)
         self._reporter.start()
 
     def check_health(self) -> None:
@@ -64,12 +66,15 @@ class Replica:
         self._engine.health()
 
     def describe(self) -> Described:
-        adapters = dict(self._engine.adapters.named)
-        return Described(self._engine.config, self._engine.info, self._engine.limits, adapters)
+        engine = self._engine
+        adapters = dict(engine.adapters.named)
+        return Described(engine.config, engine.info, engine.limits, adapters, self._version)
 
     async def generate(
-        self, request: GenerateRequest, choice: Choice | None = None
+        self, request: GenerateRequest, version: str, choice: Choice | None = None
     ) -> AsyncGenerator[Placed | RequestOutput | RadixLMError, None]:
+        if version != self._version:
+            raise EngineDeadError(f"{self.name} has another model")
         tokens, done = 0, False
         self._reporter.arrived(request)
         yield Placed(self.name, choice)

@@ -54,6 +54,7 @@ class TokenRouter(RequestRouter):
             request.key,
             request.params.max_tokens,
             list(by_name),
+            pending.kwargs["version"],
         )
         try:
             choice = await asyncio.wait_for(asked, _PATIENCE_SECONDS)

@@ -39,6 +39,7 @@ class FrontDesk:
         self.router = Router()
         self._clock = clock or WallClock()
         self._heard: dict[str, float] = {}
+        self._versions: dict[str, str] = {}
         self._stats: dict[str, Any] = {}
         self._sent: dict[str, float] = {}
         self._chosen: dict[str, Counter[Why]] = {}
@@ -50,11 +51,15 @@ class FrontDesk:
         key: Key,
         max_tokens: int | None,
         among: Collection[str],
+        version: str = "",
     ) -> Choice:
-        """As Router.choose, of those that are heard of."""
+        """As Router.choose, of those that are heard of and have the model of this version: while
+        one is replaced by another there are both.
+        """
         self._forget_gone()
+        own = [name for name in among if self._versions.get(name) == version]
         choice = self.router.choose(
-            request_id, namespace, key, max_tokens=max_tokens, among=self._speaking(among)
+            request_id, namespace, key, max_tokens=max_tokens, among=self._speaking(own)
         )
         self._sent[request_id] = self._clock.now()
         self._chosen[choice.replica][choice.why] += 1
@@ -67,6 +72,7 @@ class FrontDesk:
             self.router.join(name, report.capacity)
             self._chosen[name] = Counter()
         self._heard[name] = self._clock.now()
+        self._versions[name] = report.version
         if report.stats is not None:
             self._stats[name] = report.stats
         sent = self.router.sent_to(name)  # others may have gone on to another replica
@@ -87,7 +93,7 @@ class FrontDesk:
         """A replica is gone."""
         for request_id in self.router.leave(name):
             self._sent.pop(request_id, None)
-        for known in (self._heard, self._stats, self._chosen):
+        for known in (self._heard, self._versions, self._stats, self._chosen):
             known.pop(name, None)
 
     def offers(
@@ -107,10 +113,9 @@ class FrontDesk:
             for name, heard in self._heard.items()
         ]
 
-    def _speaking(self, among: Collection[str]) -> Collection[str]:
+    def _speaking(self, known: Collection[str]) -> Collection[str]:
         """Those of them that reported lately; all, where none did."""
         now = self._clock.now()
-        known = [name for name in among if name in self._heard]
         return [name for name in known if now - self._heard[name] <= SILENT_SECONDS] or known
 
     def _forget_gone(self) -> None:

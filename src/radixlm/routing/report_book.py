@@ -18,7 +18,7 @@ MOST_TO_SETTLE = 10_000
 
 class Report(NamedTuple):
     """What has happened in a replica since its last report. capacity: tokens of its pool. news: of
-    its cache. began, ended: requests, these with their answers' tokens.
+    its cache. began, ended: requests, these with their answers' tokens. version: of its model.
 
     Now and then also: at, how far its news are with these; under_way, all requests; stats, what
     others want to know of it, as it is.
@@ -32,6 +32,7 @@ class Report(NamedTuple):
     at: Position | None = None
     under_way: Collection[str] | None = None
     stats: Any = None
+    version: str = ""
 
 
 class ReportBook:
@@ -41,8 +42,8 @@ class ReportBook:
     request has ended, in the second whole report from then: by then a viewer has been shown it.
     """
 
-    def __init__(self, replica: str, capacity: int) -> None:
-        self._replica, self._capacity = replica, capacity
+    def __init__(self, replica: str, capacity: int, version: str = "") -> None:
+        self._blank = Report(replica, capacity, version=version)
         self._feed = TreeFeed(secrets.token_hex(8))
         self._whole_reported = False
         self._news: list[News] = []
@@ -83,7 +84,7 @@ class ReportBook:
 
     def take(self) -> Report:
         """What is new."""
-        report = Report(self._replica, self._capacity, self._news, self._began, self._ended)
+        report = self._blank._replace(news=self._news, began=self._began, ended=self._ended)
         self._news, self._began, self._ended = [], [], []
         return report
 

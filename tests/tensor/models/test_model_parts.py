@@ -28,11 +28,10 @@ from radixlm.testing.reference import (
     make_checkpoint,
     reference_logits,
 )
-from tests.tensor.attention_cases import DenseAttend
+from tests.tensor.attention_cases import dense_for
 
 CPU = torch.device("cpu")
-WITH_LATENTS = ("deepseek_v2", "deepseek_v3")
-QUICK = ("llama", "olmo2", "phi3", "cohere", "qwen2_moe", "gpt_oss")
+QUICK = ("llama", "olmo2", "phi3", "cohere", "qwen2_moe", "gpt_oss", "deepseek_v3")
 
 
 class Meeting:
@@ -77,9 +76,8 @@ def logits_of_ranks(
         model = load_model(
             opened(folder), whole, dtype=torch.float32, device=CPU, progress=False, split=split
         )
-        config, rows = model.config, torch.arange(len(token_ids))
-        attend = DenseAttend(config.n_kv_heads, config.windows, config.traits.score_cap)
-        return model.forward(torch.tensor(token_ids), rows, attend, rows)
+        rows = torch.arange(len(token_ids))
+        return model.forward(torch.tensor(token_ids), rows, dense_for(model), rows)
 
     with ThreadPoolExecutor(size) as pool:
         first, *_ = pool.map(run, range(size))
@@ -96,7 +94,6 @@ def tokens(n: int) -> list[int]:
         *(
             pytest.param(name, 2, {}, marks=[] if name in QUICK else pytest.mark.slow)
             for name in ARCHITECTURES
-            if name not in WITH_LATENTS
         ),
         # Biases of all products; more ranks than heads of keys; heads that do not divide evenly.
         ("llama", 2, {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -104,6 +101,13 @@ def tokens(n: int) -> list[int]:
         ("qwen3", 2, {"num_attention_heads": 6, "num_key_value_heads": 3, "vocab_size": 321}),
         ("stablelm", 2, {"qk_layernorm": True}),
         ("cohere", 2, {"use_qk_norm": True}),
+        # Queries without latents of their own; heads that do not divide evenly.
+        ("deepseek_v2", 2, {"q_lora_rank": None}),
+        (
+            "deepseek_v3",
+            4,
+            {"attention_bias": True, "num_attention_heads": 6, "num_key_value_heads": 6},
+        ),
     ],
 )
 def test_logits_equal_transformers(
@@ -220,7 +224,7 @@ def refused(tmp_path: Path, architecture: str, size: int, **fields: Any) -> str:
         ("llama", 3, {}, "--tp-size 3 does not fit the model's 4 heads (num_attention_heads)"),
         ("llama", 8, {}, "2 heads of keys (num_key_value_heads)"),
         ("llama", 2, {"intermediate_size": 97}, "--tp-size 2 does not divide the model's inter"),
-        ("deepseek_v2", 2, {}, "--tp-size 2 is not for deepseek_v2: all heads read one latent"),
+        ("deepseek_v2", 8, {}, "--tp-size 8 is more than the model's 4 heads"),
         ("qwen3_moe", 2, {"moe_intermediate_size": 33}, "moe_intermediate_size of 33"),
         ("qwen2_moe", 2, {"shared_expert_intermediate_size": 49}, "shared_expert_intermediate_si"),
     ],

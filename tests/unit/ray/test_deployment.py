@@ -14,6 +14,10 @@ import yaml
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
 ROOT = Path(__file__).parents[3]
 BUILD = "from radixlm.ray import app; import json, sys; app(json.loads(sys.argv[1]))"
+VERSION = (
+    "from radixlm.ray import app; import json, sys; "
+    "print(app(json.loads(sys.argv[1]))._bound_deployment.init_args[-1])"
+)
 VALID = (
     "import sys, yaml; from ray.serve.schema import ServeDeploySchema; "
     "ServeDeploySchema(**yaml.safe_load(sys.stdin))"
@@ -131,3 +135,22 @@ def test_what_cannot_be_is_refused(args: dict[str, object], message: str) -> Non
     refused = run(BUILD, json.dumps(args))
     assert refused.returncode != 0
     assert message in refused.stderr
+
+
+@pytest.mark.slow
+def test_replaced_weights_are_another_version(tmp_path: Path) -> None:
+    """Ray Serve restarts what has other arguments, and nothing else."""
+
+    def version(**args: object) -> str:
+        made = run(VERSION, json.dumps({"model": str(tmp_path), **args}))
+        assert made.returncode == 0, made.stderr
+        return made.stdout
+
+    weights = tmp_path / "model.safetensors"
+    (tmp_path / "config.json").write_text("{}")
+    weights.write_bytes(b"1")
+    first = version()
+    assert version(replicas=3) == first
+    assert version(page_size=16) != first
+    weights.write_bytes(b"22")
+    assert version() != first

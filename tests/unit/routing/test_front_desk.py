@@ -61,6 +61,17 @@ def test_who_is_silent_is_not_chosen_and_then_forgotten():
     assert scene.choose("4").replica == other, "better than nobody"
 
 
+def test_only_replicas_of_the_own_model_are_chosen():
+    scene = Scene("old", "new")
+    scene.speak("new", version="2")
+    for number in range(4):
+        made = scene.desk.choose(f"{number}", HERE, PROMPT, 8, scene.names, "2")
+        assert (made.replica, made.candidates) == ("new", 1)
+    scene.desk.leave("new")
+    with pytest.raises(QueueFullError):
+        scene.desk.choose("5", HERE, PROMPT, 8, scene.names, "2")
+
+
 def test_what_began_and_ended_is_taken_from_reports():
     scene = Scene("a", "b")
     name = scene.choose().replica

@@ -322,9 +322,7 @@ def measure(shape: Shape) -> Times:
     dtype, result = getattr(torch, shape.dtype), getattr(torch, shape.result)
     weight = _sample(shape, dtype)
     copies = min(1 + _COPIES_BYTES // max(shape.outputs * shape.row_bytes, 1), _MOST_COPIES)
-    gate = None
-    if shape.gated:
-        gate = Gate(TensorOptions(result, torch.device("cpu")))
+    gate = Gate(TensorOptions(result, torch.device("cpu"))) if shape.gated else None
     products: dict[Way, Iterator[Product]] = {}
     for way in ways_of(weight, gated=shape.gated):
         only = Choice([(1, way)])

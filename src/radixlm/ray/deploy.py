@@ -143,7 +143,10 @@ def _connect(address: str | None) -> None:
 
 
 def _hint(error: Exception) -> str:
-    """Ray's own text names the token, and not that it is not looked for unless that is asked."""
+    """Ray's own text says where the token should be, and not why it is not looked for there."""
     if not isinstance(error, AuthenticationError):
         return ""
-    return " Set RAY_AUTH_MODE=token, or give the address as `auto` on a machine of the cluster."
+    return (
+        " Set RAY_AUTH_MODE=token and copy ~/.ray/auth_token of a machine of the cluster, or give "
+        "the address as `auto` on one of them."
+    )

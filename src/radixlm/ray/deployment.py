@@ -80,6 +80,7 @@ def build(
     ingress = deployed(serve.ingress()(Ingress)).options(
         name="ingress",
         max_ongoing_requests=room * most,
+        max_surge_percent=100,  # the old one answers until the new one has found its model
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=_DRAIN_SECONDS,
         graceful_shutdown_wait_loop_s=0.5,
@@ -92,9 +93,7 @@ def build(
 
 
 def _version_of(config: EngineConfig) -> str:
-    """Another one, where a model's folder or flags are others, or its files were replaced: Ray
-    Serve restarts what was given other arguments, and nothing else.
-    """
+    """Another one, where a model's folder or flags are others, or its files were replaced."""
     facts = [repr(config)]
     with contextlib.suppress(ModelError, OSError):  # it may be on the replicas' machines alone
         model = resolve_model(config.model)

@@ -153,7 +153,7 @@ class Fleet:
                 miss = replace(item.miss, replica=placed.replica, routed_because=because)
                 yield replace(item, miss=miss)
 
-    # What is known of replicas
+    # What is known of replicas: of those with the same model, while another one replaces it
 
     def replicas(self) -> list[Reported]:
         """As of the last second."""
@@ -171,8 +171,9 @@ class Fleet:
 
     async def offers(self, namespace: Namespace, key: Key) -> list[Offer]:
         """What a prompt would cost each replica now."""
+        names = [each.replica for each in self._replicas]
         try:
-            found: list[Offer] = await self._desk.ask("offers", namespace, key)
+            found: list[Offer] = await self._desk.ask("offers", namespace, key, names)
         except RayError as error:
             raise EngineDeadError(f"the router is away: {error}") from None
         return found
@@ -186,8 +187,9 @@ class Fleet:
         while True:
             with suppress(RayError):
                 found = await self._desk.ask("replicas")
-                if found:  # a router that was started again knows nobody for a moment
-                    self._replicas, self._looked = found, asyncio.get_running_loop().time()
+                own = [each for each in found if each.version == self._version]
+                if own:  # a router that was started again knows nobody for a moment
+                    self._replicas, self._looked = own, asyncio.get_running_loop().time()
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS if self._replicas else _SECONDS_AT_START)
 
     # Caches

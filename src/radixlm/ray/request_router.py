@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 
 from ray.exceptions import RayError
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
@@ -16,6 +17,8 @@ from radixlm.ray.desk import Desk
 _logger = logging.getLogger("radixlm.ray")
 
 _PATIENCE_SECONDS = 1.0
+# For a replica of a request's own model, before any is taken, which refuses what is not for it.
+_SECONDS_TO_WAIT, _SECONDS_BETWEEN = 10.0, 0.25
 
 
 class TokenRouter(RequestRouter):
@@ -35,7 +38,16 @@ class TokenRouter(RequestRouter):
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
-        chosen = None if pending_request is None else await self._choose(pending_request, by_name)
+        chosen = None
+        if pending_request is not None:
+            try:
+                chosen = await self._choose(pending_request, by_name)
+            except QueueFullError as error:  # none has its model, or none has reported yet
+                if time.time() - pending_request.created_at < _SECONDS_TO_WAIT:
+                    await asyncio.sleep(_SECONDS_BETWEEN)
+                    return []
+                _logger.warning("any replica is taken: %s", error)
+                pending_request.kwargs["choice"] = None
         if chosen in by_name:
             return [[by_name[chosen]]]
         return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
@@ -43,6 +55,7 @@ class TokenRouter(RequestRouter):
     async def _choose(
         self, pending: PendingRequest, by_name: dict[str, RunningReplica]
     ) -> str | None:
+        """Raises QueueFullError where there is none to choose."""
         named: str | None = pending.kwargs.get("replica")
         request = pending.args[0] if pending.args else None
         if named is not None or not isinstance(request, GenerateRequest):
@@ -58,7 +71,9 @@ class TokenRouter(RequestRouter):
         )
         try:
             choice = await asyncio.wait_for(asked, _PATIENCE_SECONDS)
-        except (RayError, TimeoutError, QueueFullError) as error:
+        except QueueFullError:
+            raise
+        except (RayError, TimeoutError) as error:
             _logger.warning("the router does not answer, so any replica is taken: %s", error)
             pending.kwargs["choice"] = None
             return None

@@ -21,7 +21,7 @@ LOST_SECONDS = 10.0
 
 class Reported(NamedTuple):
     """A replica as it is known here. silent: seconds since its last report. requests, queue: what
-    was sent to it and has not ended. chosen: how often, by why.
+    was sent to it and has not ended. chosen: how often, by why. version: of its model.
     """
 
     replica: str
@@ -30,6 +30,7 @@ class Reported(NamedTuple):
     queue: float
     chosen: dict[Why, int]
     stats: Any
+    version: str
 
 
 class FrontDesk:
@@ -108,7 +109,12 @@ class FrontDesk:
         now, loads = self._clock.now(), self.router.loads()
         return [
             Reported(
-                name, now - heard, *loads[name], dict(self._chosen[name]), self._stats.get(name)
+                name,
+                now - heard,
+                *loads[name],
+                dict(self._chosen[name]),
+                self._stats.get(name),
+                self._versions[name],
             )
             for name, heard in self._heard.items()
         ]

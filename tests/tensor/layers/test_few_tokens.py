@@ -47,7 +47,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma"])
 def test_the_same_bits(
     tmp_path: Path, architecture: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,8 +139,6 @@ def test_what_cannot_be_is_refused(args: dict[str, object], message: str) -> Non
 
 @pytest.mark.slow
 def test_replaced_weights_are_another_version(tmp_path: Path) -> None:
-    """Ray Serve restarts what has other arguments, and nothing else."""
-
     def version(**args: object) -> str:
         made = run(VERSION, json.dumps({"model": str(tmp_path), **args}))
         assert made.returncode == 0, made.stderr

@@ -133,7 +133,6 @@ def _connect(address: str | None) -> None:
         ray.init(
             address="local",
             include_dashboard=False,
-            _node_ip_address=_LOOPBACK,
             _system_config={"worker_niceness": _NICENESS},
             log_to_driver=False,
             logging_level=logging.WARNING,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
@@ -133,7 +133,8 @@ class Fleet:
                             "the replica that computed this answer is gone; please ask again"
                         ) from error
                     if not left:
-                        raise EngineDeadError(f"no replica answers: {error}") from error
+                        said = error.cause if isinstance(error, RayTaskError) else error
+                        raise EngineDeadError(f"no replica answers: {said}") from error
                     _logger.warning("%s is sent again: %s", request.request_id, error)
                     await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
                 else:

@@ -68,7 +68,6 @@ class Fleet:
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.adapters = AdapterNames(described.adapters)
         self._handle, self._desk = handle, desk
-        self._version = described.version
         self._under_way: set[str] = set()
         self._replicas: list[Reported] = []
         self._looked = 0.0
@@ -144,7 +143,9 @@ class Fleet:
 
     async def _streamed(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
         placed = Placed("", None)
-        async for item in _streamed(self._handle.generate, request, version=self._version):
+        async for item in _streamed(
+            self._handle.generate, request, tokenizer=self.tokenizer.digest
+        ):
             if isinstance(item, Placed):
                 placed = item
             elif item.miss is None:
@@ -154,7 +155,7 @@ class Fleet:
                 miss = replace(item.miss, replica=placed.replica, routed_because=because)
                 yield replace(item, miss=miss)
 
-    # What is known of replicas: of those with the same model, while another one replaces it
+    # What is known of replicas: of those with the same tokenizer, while others are replaced
 
     def replicas(self) -> list[Reported]:
         """As of the last second."""
@@ -188,7 +189,7 @@ class Fleet:
         while True:
             with suppress(RayError):
                 found = await self._desk.ask("replicas")
-                own = [each for each in found if each.version == self._version]
+                own = [each for each in found if each.tokenizer == self.tokenizer.digest]
                 if own:  # a router that was started again knows nobody for a moment
                     self._replicas, self._looked = own, asyncio.get_running_loop().time()
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS if self._replicas else _SECONDS_AT_START)

@@ -58,7 +58,7 @@ class Replica:
         self.name = serve.get_replica_context().replica_id.unique_id
         self._tracing = otlp_endpoint and Tracing(otlp_endpoint, instance=self.name)
         self._engine = AsyncEngine.from_config(config)
-        self._reporter = Reporter(self.name, self._engine, Desk(app), version)
+        self._reporter = Reporter(self.name, self._engine, Desk(app))
         self._reporter.start()
 
     def check_health(self) -> None:
@@ -71,10 +71,10 @@ class Replica:
         return Described(engine.config, engine.info, engine.limits, adapters, self._version)
 
     async def generate(
-        self, request: GenerateRequest, version: str, choice: Choice | None = None
+        self, request: GenerateRequest, tokenizer: str, choice: Choice | None = None
     ) -> AsyncGenerator[Placed | RequestOutput | RadixLMError, None]:
-        if version != self._version:
-            raise EngineDeadError(f"{self.name} has another model")
+        if tokenizer != self._engine.tokenizer.digest:
+            raise EngineDeadError(f"{self.name} has a model with another tokenizer")
         tokens, done = 0, False
         self._reporter.arrived(request)
         yield Placed(self.name, choice)

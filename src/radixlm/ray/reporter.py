@@ -26,9 +26,9 @@ class Reporter:
     as soon as the last report is taken; and every second that it is there.
     """
 
-    def __init__(self, name: str, engine: AsyncEngine, desk: Desk, version: str) -> None:
+    def __init__(self, name: str, engine: AsyncEngine, desk: Desk) -> None:
         self._engine, self._desk = engine, desk
-        self._book = ReportBook(name, engine.info.kv_tokens, version)
+        self._book = ReportBook(name, engine.info.kv_tokens, engine.tokenizer.digest)
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 

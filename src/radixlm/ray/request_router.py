@@ -17,7 +17,7 @@ from radixlm.ray.desk import Desk
 _logger = logging.getLogger("radixlm.ray")
 
 _PATIENCE_SECONDS = 1.0
-# For a replica of a request's own model, before any is taken, which refuses what is not for it.
+# For a replica with a request's tokenizer, before any is taken: one with another refuses it.
 _SECONDS_TO_WAIT, _SECONDS_BETWEEN = 10.0, 0.25
 
 
@@ -42,7 +42,7 @@ class TokenRouter(RequestRouter):
         if pending_request is not None:
             try:
                 chosen = await self._choose(pending_request, by_name)
-            except QueueFullError as error:  # none has its model, or none has reported yet
+            except QueueFullError as error:  # none has its tokenizer, or none has reported
                 if time.time() - pending_request.created_at < _SECONDS_TO_WAIT:
                     await asyncio.sleep(_SECONDS_BETWEEN)
                     return []
@@ -67,7 +67,7 @@ class TokenRouter(RequestRouter):
             request.key,
             request.params.max_tokens,
             list(by_name),
-            pending.kwargs["version"],
+            pending.kwargs["tokenizer"],
         )
         try:
             choice = await asyncio.wait_for(asked, _PATIENCE_SECONDS)

@@ -21,7 +21,7 @@ LOST_SECONDS = 10.0
 
 class Reported(NamedTuple):
     """A replica as it is known here. silent: seconds since its last report. requests, queue: what
-    was sent to it and has not ended. chosen: how often, by why. version: of its model.
+    was sent to it and has not ended. chosen: how often, by why. tokenizer: see `Report`.
     """
 
     replica: str
@@ -30,7 +30,7 @@ class Reported(NamedTuple):
     queue: float
     chosen: dict[Why, int]
     stats: Any
-    version: str
+    tokenizer: str
 
 
 class FrontDesk:
@@ -40,7 +40,7 @@ class FrontDesk:
         self.router = Router()
         self._clock = clock or WallClock()
         self._heard: dict[str, float] = {}
-        self._versions: dict[str, str] = {}
+        self._tokenizers: dict[str, str] = {}
         self._stats: dict[str, Any] = {}
         self._sent: dict[str, float] = {}
         self._chosen: dict[str, Counter[Why]] = {}
@@ -52,13 +52,13 @@ class FrontDesk:
         key: Key,
         max_tokens: int | None,
         among: Collection[str],
-        version: str = "",
+        tokenizer: str = "",
     ) -> Choice:
-        """As Router.choose, of those that are heard of and have the model of this version: while
-        one is replaced by another there are both.
+        """As Router.choose, of those that are heard of and have this tokenizer: while a model is
+        replaced by another there are replicas of both.
         """
         self._forget_gone()
-        own = [name for name in among if self._versions.get(name) == version]
+        own = [name for name in among if self._tokenizers.get(name) == tokenizer]
         choice = self.router.choose(
             request_id, namespace, key, max_tokens=max_tokens, among=self._speaking(own)
         )
@@ -73,7 +73,7 @@ class FrontDesk:
             self.router.join(name, report.capacity)
             self._chosen[name] = Counter()
         self._heard[name] = self._clock.now()
-        self._versions[name] = report.version
+        self._tokenizers[name] = report.tokenizer
         if report.stats is not None:
             self._stats[name] = report.stats
         sent = self.router.sent_to(name)  # others may have gone on to another replica
@@ -94,7 +94,7 @@ class FrontDesk:
         """A replica is gone."""
         for request_id in self.router.leave(name):
             self._sent.pop(request_id, None)
-        for known in (self._heard, self._versions, self._stats, self._chosen):
+        for known in (self._heard, self._tokenizers, self._stats, self._chosen):
             known.pop(name, None)
 
     def offers(
@@ -114,7 +114,7 @@ class FrontDesk:
                 *loads[name],
                 dict(self._chosen[name]),
                 self._stats.get(name),
-                self._versions[name],
+                self._tokenizers[name],
             )
             for name, heard in self._heard.items()
         ]

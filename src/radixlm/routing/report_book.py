@@ -18,7 +18,8 @@ MOST_TO_SETTLE = 10_000
 
 class Report(NamedTuple):
     """What has happened in a replica since its last report. capacity: tokens of its pool. news: of
-    its cache. began, ended: requests, these with their answers' tokens. version: of its model.
+    its cache. began, ended: requests, these with their answers' tokens. tokenizer: a
+    digest of what says what its tokens mean.
 
     Now and then also: at, how far its news are with these; under_way, all requests; stats, what
     others want to know of it, as it is.
@@ -32,7 +33,7 @@ class Report(NamedTuple):
     at: Position | None = None
     under_way: Collection[str] | None = None
     stats: Any = None
-    version: str = ""
+    tokenizer: str = ""
 
 
 class ReportBook:
@@ -42,8 +43,8 @@ class ReportBook:
     request has ended, in the second whole report from then: by then a viewer has been shown it.
     """
 
-    def __init__(self, replica: str, capacity: int, version: str = "") -> None:
-        self._blank = Report(replica, capacity, version=version)
+    def __init__(self, replica: str, capacity: int, tokenizer: str = "") -> None:
+        self._blank = Report(replica, capacity, tokenizer=tokenizer)
         self._feed = TreeFeed(secrets.token_hex(8))
         self._whole_reported = False
         self._news: list[News] = []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -105,6 +107,11 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exception
             raise ModelError(f"{path} cannot be read: {error}") from error
         return cls(backend, config)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of what a text's ids depend on: the same for tokenizers that are the same."""
+        return blake2b(self._backend.to_str().encode(), digest_size=8).hexdigest()
 
     @property
     def drops_first_space(self) -> bool:

@@ -61,9 +61,9 @@ def test_who_is_silent_is_not_chosen_and_then_forgotten():
     assert scene.choose("4").replica == other, "better than nobody"
 
 
-def test_only_replicas_of_the_own_model_are_chosen():
+def test_only_replicas_with_the_own_tokenizer_are_chosen():
     scene = Scene("old", "new")
-    scene.speak("new", version="2")
+    scene.speak("new", tokenizer="2")
     for number in range(4):
         made = scene.desk.choose(f"{number}", HERE, PROMPT, 8, scene.names, "2")
         assert (made.replica, made.candidates) == ("new", 1)

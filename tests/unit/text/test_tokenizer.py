@@ -84,6 +84,24 @@ def test_named_tokens_come_from_the_config(tmp_path: Path):
     assert tokenizer.special_ids == {tokenizer.eos_token_id, tokenizer.bos_token_id}
 
 
+DIGEST = (
+    "import sys; from pathlib import Path; from radixlm.text.tokenizer import Tokenizer; "
+    "print(Tokenizer.load(Path(sys.argv[1])).digest)"
+)
+
+
+@pytest.mark.parametrize("make", [byte_level, sentencepiece_like, metaspace])
+def test_the_same_tokenizer_has_the_same_digest_in_another_process(make, tmp_path: Path):
+    own = Tokenizer(make(), {}).digest
+    write_folder(tmp_path, make(), {"eos_token": "<|end|>"})
+    command = [sys.executable, "-c", DIGEST, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout == f"{own}\n"
+    other = make()
+    other.add_tokens(["a token more"])
+    assert Tokenizer(other, {}).digest != own
+
+
 def test_named_tokens_are_none_without_config():
     tokenizer = Tokenizer(byte_level(), {"eos_token": "<|not there|>"})
     assert tokenizer.eos_token_id is None

@@ -26,8 +26,8 @@ _FIRST_ANSWER_TOKENS = 64.0
 _NEWEST_ANSWER = 0.05
 # New tokens push out others, which somebody may have to compute again; more so where more was
 # computed lately. Four replicas on Mooncake's trace, hit rate / one cache of the size of all: 0.87
-# with 0, 0.93 with 1, 0.96 with 3, 0.98 with 10, which leaves queues longer.
-_CHURN = 3.0
+# with 0, 0.93 with 1, 0.96 with 3, 0.99 with 10 and 30, which leave queues longer.
+_CHURN = 10.0
 
 
 class Why(StrEnum):

@@ -4,10 +4,9 @@
 
 The engine's steps are measured first, once, as by `radixlm sim --calibrate`. Then each workload
 runs: its calls come when they would, each of a session a pause after the answer before; prompts go
-on from what the engine has really answered, in as many tokens as the trace has.
-Wanted: hit rate within
-half a point, median time to first token within 15 %, output tokens a second within 10 %. Ends in
-one JSON line.
+on from what the engine has really answered, in as many tokens as the trace has. Wanted: hit rate
+within half a point, median time to first token within 15 %, output tokens a second within 10 %.
+Ends in one JSON line.
 """
 
 from __future__ import annotations

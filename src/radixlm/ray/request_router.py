@@ -71,7 +71,7 @@ class TokenRouter(RequestRouter):
         )
         try:
             choice = await asyncio.wait_for(asked, _PATIENCE_SECONDS)
-        except QueueFullError:
+        except QueueFullError:  # which comes as a RayError, too
             raise
         except (RayError, TimeoutError) as error:
             _logger.warning("the router does not answer, so any replica is taken: %s", error)

@@ -18,8 +18,8 @@ MOST_TO_SETTLE = 10_000
 
 class Report(NamedTuple):
     """What has happened in a replica since its last report. capacity: tokens of its pool. news: of
-    its cache. began, ended: requests, these with their answers' tokens. tokenizer: a
-    digest of what says what its tokens mean.
+    its cache. began, ended: requests, these with their answers' tokens. tokenizer: a digest of
+    what gives its tokens their meaning.
 
     Now and then also: at, how far its news are with these; under_way, all requests; stats, what
     others want to know of it, as it is.

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -75,14 +76,23 @@ RAY_SERVICE = part(
 )
 
 
+def ports(container: dict[str, Any]) -> dict[str, int]:
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
 def test_the_manifest_is_a_ray_service() -> None:
     manifest = yaml.safe_load((ROOT / "deploy/kuberay.yaml").read_text())
     jsonschema.validate(manifest, RAY_SERVICE)
     cluster = manifest["spec"]["rayClusterConfig"]
-    [application] = yaml.safe_load(manifest["spec"]["serveConfigV2"])["applications"]
+    served = yaml.safe_load(manifest["spec"]["serveConfigV2"])
+    [application] = served["applications"]
     [group] = cluster["workerGroupSpecs"]
     assert application["args"]["replicas"] == group["replicas"] <= group["maxReplicas"]
     [container] = group["template"]["spec"]["containers"]
+    [head] = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    assert {"serve", "dashboard"} <= ports(head).keys(), "by which it deploys, and asks for health"
+    assert served["proxy_location"] == "EveryNode", "a pod without a proxy is never ready"
+    assert ports(head)["serve"] == ports(container)["serve"] == served["http_options"]["port"]
     assert application["args"]["cpus"] == int(container["resources"]["limits"]["cpu"])
     cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
     with pytest.raises(jsonschema.ValidationError, match="0 is not of type 'string'"):

@@ -46,10 +46,14 @@ ROUTERS: dict[str, Make] = {
     "cache_aware": CacheAware,
 }
 _HERE = Namespace()
+# What one request meets decides where many go: another run differs by some thousandths.
+_SHARES = (0.9, 0.95, 1.0, 1.05, 1.1)
 
 
 class Workload(NamedTuple):
-    """tokens: of all pools together. per_block: tokens that stand for a block of a trace."""
+    """tokens: of all pools together. per_block: tokens that stand for a block of a trace. shares:
+    of those tokens; each is run, and what is shown are means.
+    """
 
     place: str
     tokens: int
@@ -57,6 +61,7 @@ class Workload(NamedTuple):
     limit: int | None = None
     users: int = 32
     per_block: int = 512
+    shares: Sequence[float] = (1.0,)
 
 
 def workloads(trace: str | None) -> dict[str, Workload]:
@@ -66,7 +71,17 @@ def workloads(trace: str | None) -> dict[str, Workload]:
         "few-shot": Workload("few-shot", 60_000, "node", 400),
     }
     if trace is not None:
-        made["conversation trace"] = Workload(trace, 5_120_000, "none", per_block=1)
+        for costs in ("none", "node"):
+            work = Workload(trace, 5_120_000, costs, per_block=1, shares=_SHARES)
+            made[f"trace, {costs}"] = work
+    return made
+
+
+def workloads_of_many(trace: str | None) -> dict[str, Workload]:
+    """For dozens of replicas: several users each."""
+    made = {"chats": Workload("chats", 1_600_000, "node", 6_400, users=512)}
+    if trace is not None:
+        made["trace"] = Workload(trace, 5_120_000, "none", per_block=1)
     return made
 
 
@@ -93,18 +108,24 @@ def hit_rate(work: Workload, replicas: int, make: Make) -> tuple[float, float]:
     return cached / max(prompts, 1), max(computed) * len(computed) / max(sum(computed), 1)
 
 
-def hits(trace: str | None, counts: Sequence[int], routers: Sequence[str]) -> list[dict[str, Any]]:
+def hits(
+    works: dict[str, Workload], counts: Sequence[int], routers: Sequence[str]
+) -> list[dict[str, Any]]:
     """Hit rates over that of one cache as large as all together."""
     rows = []
-    for name, work in workloads(trace).items():
-        alone, _ = hit_rate(work, 1, Alone)
+    for name, work in works.items():
+        sized = [work._replace(tokens=int(share * work.tokens)) for share in work.shares]
+        alone = [hit_rate(each, 1, Alone)[0] for each in sized]
         for replicas in counts:
-            row: dict[str, Any] = {"workload": name, "replicas": replicas, "one cache": alone}
+            row: dict[str, Any] = {"workload": name, "replicas": replicas}
+            row["one cache"] = statistics.mean(alone)
             for router in routers:
-                rate, imbalance = hit_rate(work, replicas, ROUTERS[router])
-                row[router] = rate / alone
+                found = [hit_rate(each, replicas, ROUTERS[router]) for each in sized]
+                ratios = [rate / of_one for (rate, _), of_one in zip(found, alone, strict=True)]
+                row[router] = statistics.mean(ratios)
                 if router == "tokens":
-                    row["imbalance"] = imbalance
+                    row["imbalance"] = statistics.mean(each for _, each in found)
+                    row["spread"] = statistics.pstdev(ratios)
             print(json.dumps(row), flush=True)
             rows.append(row)
     return rows
@@ -197,8 +218,8 @@ def main() -> None:
         "decision": decision,
         "burst": burst,
         "skew": skew,
-        "many": lambda: hits(args.trace, (64,), ["tokens"]),
-        "hits": lambda: hits(args.trace, (2, 4), list(ROUTERS)),
+        "many": lambda: hits(workloads_of_many(args.trace), (64,), ["tokens"]),
+        "hits": lambda: hits(workloads(args.trace), (2, 4), list(ROUTERS)),
     }
     for name, part in parts.items():
         if args.only in (None, name):

@@ -112,8 +112,8 @@ def paper_sentence(runs: list[Run]) -> str:
     reached = [100 * run["hit_rate"] / run["best_hit_rate"] for run in cached]
     faster = [walls[run["workload"]] / run["wall_s"] for run in cached]
     return (
-        f"On {len(cached)} workloads like those of SGLang's paper the cache reaches {min(reached):.0f} to "
-        f"{max(reached):.0f} % of the best possible hit rate\nand is {min(faster):.1f} to "
+        f"On {len(cached)} workloads like those of SGLang's paper the cache reaches "
+        f"{min(reached):.0f} to {max(reached):.0f} % of the best possible hit rate\nand is {min(faster):.1f} to "
         f"{max(faster):.1f} times as fast as without it ([table](docs/benchmarks.md)).\n"
     )
 

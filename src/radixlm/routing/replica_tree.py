@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from radixlm.core.keys import Key, first_difference
-from radixlm.routing.loads import Numbers
 
 _TOKEN_BYTES = 4
 
@@ -43,12 +38,45 @@ class Branch:
 
 
 class Found(NamedTuple):
-    """How many of a prompt's tokens replicas have, by their numbers: the longest prefix that each
-    one holds, and that it holds or is about to compute. Both are (replicas,).
+    """How many of a prompt's tokens replicas have, by their numbers.
+
+    levels: how many tokens some hold and no more, and who, one bit each; most tokens first. coming:
+    how many those have that are about to compute some. awaited: from where to where requests that
+    were sent and have not begun to answer have the same tokens, and how many of them. branch,
+    length: the last node that the prompt runs into, and how many tokens agree.
     """
 
-    held: Numbers
-    coming: Numbers
+    levels: list[tuple[int, int]]
+    coming: dict[int, int]
+    awaited: list[tuple[int, int, int]]
+    branch: Branch | None
+    length: int
+
+    def held(self, replica: int) -> int:
+        for end, holders in self.levels:
+            if holders >> replica & 1:
+                return end
+        return 0
+
+    def cached(self, replica: int) -> int:
+        """What it holds or is about to compute."""
+        held = self.held(replica)
+        return max(held, self.coming.get(replica, 0)) if self.coming else held
+
+    def own(self, begin: int, end: int) -> float:
+        """Its tokens from `begin` to `end`, each divided by the requests that are waiting for it,
+        this one with them.
+        """
+        shared = 0.0
+        for first, last, requests in self.awaited:
+            if last > begin:
+                shared += (last - max(first, begin)) * requests / (requests + 1)
+        return end - begin - shared
+
+    def most(self) -> int:
+        """What any of them holds or is about to compute."""
+        held = self.levels[0][0] if self.levels else 0
+        return max(held, *self.coming.values()) if self.coming else held
 
 
 class ReplicaTree:
@@ -66,33 +94,34 @@ class ReplicaTree:
     >>> tree = ReplicaTree()
     >>> tree.hold(0, "", as_key([1, 2, 3, 4]))
     >>> tree.hold(1, "", as_key([1, 2, 9]))
-    >>> tree.find("", as_key([1, 2, 3, 5]), replicas=3).held.tolist()
-    [3.0, 2.0, 0.0]
+    >>> [tree.find("", as_key([1, 2, 3, 5])).held(replica) for replica in range(3)]
+    [3, 2, 0]
     >>> tree.drop(0, "", as_key([1, 2, 3, 4]), kept=1)
-    >>> tree.find("", as_key([1, 2, 3, 5]), replicas=3).held.tolist()
-    [1.0, 2.0, 0.0]
+    >>> [tree.find("", as_key([1, 2, 3, 5])).held(replica) for replica in range(3)]
+    [1, 2, 0]
     """
 
     def __init__(self) -> None:
         self.roots: dict[Hashable, Branch] = {}
         self.nodes = 0
 
-    def find(self, namespace: Hashable, key: Key, replicas: int) -> Found:
-        """Of the replicas numbered below `replicas`. O(matched bytes + nodes on the path x
-        replicas / 8). Changes nothing.
-        """
-        held, coming = np.zeros((2, replicas))
-        at, length = self._find_end(namespace, key)
-        seen = 0
+    def find(self, namespace: Hashable, key: Key) -> Found:
+        """O(matched bytes, nodes on the path and replicas they come to). Changes nothing."""
+        found = Found([], {}, [], *self._find_end(namespace, key))
+        at, end, seen = found.branch, found.length, 0
         while at is not None:
-            end = min(length, at.end)
+            above = at.parent
             if fresh := at.holders & ~seen:
                 seen |= fresh
-                held[_by_number(fresh, replicas)] = end
-            for replica in at.coming:
-                coming[replica] = max(coming[replica], end)
-            at = at.parent
-        return Found(held, np.maximum(held, coming))
+                found.levels.append((end, fresh))
+            if at.coming:
+                for replica in at.coming:
+                    found.coming.setdefault(replica, end)
+                if above is not None:
+                    found.awaited.append((above.end, end, sum(at.coming.values())))
+            at = above
+            end = 0 if at is None else at.end
+        return found
 
     def hold(self, replica: int, namespace: Hashable, key: Key) -> None:
         """A replica holds these tokens."""
@@ -104,9 +133,14 @@ class ReplicaTree:
             branch.holders |= bit
         self._tidy(end)
 
-    def send(self, replica: int, namespace: Hashable, key: Key) -> None:
-        """A replica was sent a request that will compute these tokens, until `arrive`."""
-        end = self._reach(namespace, key)
+    def send(self, replica: int, namespace: Hashable, key: Key, found: Found | None = None) -> None:
+        """A replica was sent a request that will compute these tokens, until `arrive`. found: of
+        this key, if nothing has changed since.
+        """
+        if found is None or found.branch is None:
+            end = self._reach(namespace, key)
+        else:
+            end = self._grow(found.branch, found.length, key)
         for branch in _path(end):
             branch.coming[replica] = branch.coming.get(replica, 0) + 1
         self._tidy(end)
@@ -162,14 +196,16 @@ class ReplicaTree:
         root = self.roots.get(namespace)
         if root is None:
             root = self.roots[namespace] = Branch(b"", None)
-        tokens = key.data
-        branch, length = _descend(root, tokens)
+        return self._grow(*_descend(root, key.data), key)
+
+    def _grow(self, branch: Branch, length: int, key: Key) -> Branch:
+        """The same, from the last node that `key` runs into, which agrees in `length` tokens."""
         if length < branch.end:
             branch = self._split(branch, length)
         if length == key.size:
             return branch
-        leaf = Branch(tokens[length:].tobytes(), branch)
-        branch.children[tokens[length]] = leaf
+        leaf = Branch(key[length:].tobytes(), branch)
+        branch.children[int(key[length])] = leaf
         self.nodes += 1
         return leaf
 
@@ -228,13 +264,6 @@ def _alike(one: Branch, other: Branch) -> bool:
 
 def _first(edge: bytes) -> int:
     return memoryview(edge).cast("i")[0]
-
-
-@lru_cache(maxsize=1_024)
-def _by_number(mask: int, count: int) -> npt.NDArray[np.bool_]:
-    """(count,) where its bits are set; the same replicas hold many nodes."""
-    octets = np.frombuffer(mask.to_bytes(-(-count // 8), "little"), dtype=np.uint8)
-    return np.unpackbits(octets, count=count, bitorder="little").view(np.bool_)
 
 
 def _path(branch: Branch) -> Iterator[Branch]:

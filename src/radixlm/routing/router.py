@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import Key
 from radixlm.core.request import Namespace
 from radixlm.routing.feed import News, Position
 from radixlm.routing.loads import Loads, Numbers
-from radixlm.routing.replica_tree import ReplicaTree
+from radixlm.routing.replica_tree import Found, ReplicaTree
 from radixlm.routing.tree_ledger import Change, Held
 
 # A further row in a step costs about as much as this many tokens of a prompt: SmolLM's 135M shape
@@ -24,10 +23,6 @@ TOKENS_PER_ANSWER_TOKEN = 3.0
 # Before any answer has ended.
 _FIRST_ANSWER_TOKENS = 64.0
 _NEWEST_ANSWER = 0.05
-# New tokens push out others, which somebody may have to compute again; more so where more was
-# computed lately. Four replicas on Mooncake's trace, hit rate / one cache of the size of all: 0.87
-# with 0, 0.93 with 1, 0.96 with 3, 0.99 with 10 and 30, which leave queues longer.
-_CHURN = 10.0
 
 
 class Why(StrEnum):
@@ -40,8 +35,7 @@ class Why(StrEnum):
     LEAST_LOADED = "least_loaded"  # nobody holds more of it than the others
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """Where a request goes. Sizes in tokens of a prompt; one of an answer counts as several.
 
     cached: what is expected to be there, `coming` of it still computed for others. missing: what is
@@ -91,38 +85,11 @@ class Offer(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Of `among` those that are known: their numbers, and (replicas,) infinity for all others."""
+    """Of `among` those that are known: how many, and (replicas,) infinity for all others."""
 
-    among: frozenset[str]
-    numbers: npt.NDArray[np.intp]
+    among: tuple[str, ...]
+    known: int
     absent: Numbers
-
-
-class _Looked(NamedTuple):
-    """The same of all replicas, by number; an infinite cost for those that may not be chosen."""
-
-    candidates: _Candidates
-    cached: Numbers
-    coming: Numbers
-    queues: Numbers
-    costs: Numbers
-    lately: Numbers
-
-    def cheapest(self) -> int:
-        """Of equals that with more of the prompt, then that which computed less lately."""
-        [ties] = np.nonzero(self.costs == self.costs.min())
-        if ties.size > 1:
-            ties = ties[np.lexsort((self.lately[ties], -self.cached[ties]))]
-        return int(ties[0])
-
-    def fullest(self, chosen: int) -> int:
-        """That with most of the prompt: the chosen one, or of equals that with the least queue."""
-        there = self.cached - self.candidates.absent
-        most = there.max()
-        if there[chosen] == most:
-            return chosen
-        [ties] = np.nonzero(there == most)
-        return int(ties[self.queues[ties].argmin()])
 
 
 @dataclass(slots=True)
@@ -133,7 +100,6 @@ class _Replica:
 
     name: str
     number: int
-    capacity: int
     seen: Position | None = None
     requests: set[str] = field(default_factory=set)
 
@@ -167,7 +133,6 @@ class Router:
         self._by_number: dict[int, _Replica] = {}
         self._loads = Loads()
         self._candidates: _Candidates | None = None
-        self._capacity = 0
         self._sent: dict[str, _Sent] = {}
         self._answer_tokens = _FIRST_ANSWER_TOKENS
 
@@ -180,10 +145,9 @@ class Router:
         if name in self._replicas:
             raise ConfigError(f"a replica {name!r} is known already")
         number = next(n for n in range(len(self._by_number) + 1) if n not in self._by_number)
-        others = [each.number for each in self._replicas.values()]
-        self._loads.add(number, min(self._loads.lately[others], default=0.0))
-        self._replicas[name] = self._by_number[number] = _Replica(name, number, capacity)
-        self._capacity += capacity
+        others = list(self._by_number)
+        self._loads.add(number, capacity, min(self._loads.prices[others], default=0.0))
+        self._replicas[name] = self._by_number[number] = _Replica(name, number)
         self._candidates = None
 
     def leave(self, name: str) -> Sequence[str]:
@@ -193,8 +157,8 @@ class Router:
             return ()
         self.tree.forget(replica.number)
         del self._by_number[replica.number]
+        self._loads.remove(replica.number)
         self._candidates = None
-        self._capacity -= replica.capacity
         for request_id in replica.requests:
             del self._sent[request_id]
         return tuple(replica.requests)
@@ -211,67 +175,74 @@ class Router:
         """Where a request goes; it counts as sent. among: those that may be chosen. Raises
         QueueFullError where there is none.
         """
-        looked = self._look(namespace, key, among)
-        candidates = looked.candidates.numbers.size
-        if not candidates:
+        self.ended(request_id)  # one that is sent again
+        found = self.tree.find(namespace, key)
+        candidates = self._candidates_of(among)
+        if not candidates.known:
             raise QueueFullError("no replica can take a request now")
-        chosen = looked.cheapest()
-        best = looked.fullest(chosen)
+        queues = self._loads.queues
+        costs = self._loads.costs(key.size, found)
+        costs += candidates.absent
+        chosen = int(costs.argmin())
+        there = most = found.cached(chosen)
+        best = chosen
+        if there < found.most():
+            best = self._fullest(found, candidates)
+            most = found.cached(best)
+        coming = there - found.held(chosen)
         replica = self._by_number[chosen]
-        there, coming = int(looked.cached[chosen]), int(looked.coming[chosen])
-        most = int(looked.cached[best])
         choice = Choice(
             replica.name,
-            _why(candidates, there, most, coming),
+            _why(candidates.known, there, most, coming),
             prompt=key.size,
             cached=there,
             coming=coming,
             missing=key.size - there,
-            queue=float(looked.queues[chosen]),
+            queue=float(queues[chosen]),
             best_cached=most,
-            best_queue=float(looked.queues[best]),
-            candidates=candidates,
+            best_queue=float(queues[best]),
+            candidates=candidates.known,
         )
-        self._send(request_id, replica, namespace, key, choice.missing, max_tokens)
+        answer = min(self._answer_tokens, max_tokens or self._answer_tokens)
+        sent = _Sent(replica, namespace, key, choice.missing, answer * TOKENS_PER_ANSWER_TOKEN)
+        self._sent[request_id] = sent
+        replica.requests.add(request_id)
+        self._loads.send(chosen, choice.missing)
+        self.tree.send(chosen, namespace, key, found)
         return choice
 
     def offers(
         self, namespace: Namespace, key: Key, among: Collection[str] | None = None
     ) -> list[Offer]:
         """What a prompt would cost each replica now; changes nothing."""
-        looked = self._look(namespace, key, among)
-        return [
-            Offer(
-                replica.name,
-                int(looked.cached[replica.number]),
-                int(looked.coming[replica.number]),
-                float(looked.queues[replica.number]),
-                float(looked.costs[replica.number]),
-            )
-            for replica in self._replicas.values()
-            if np.isfinite(looked.costs[replica.number])
-        ]
+        found = self.tree.find(namespace, key)
+        costs, queues = self._loads.costs(key.size, found), self._loads.queues
+        absent = self._candidates_of(among).absent
+        offers = []
+        for number, replica in self._by_number.items():
+            if not absent[number]:
+                there = found.cached(number)
+                coming = there - found.held(number)
+                queue, cost = float(queues[number]), float(costs[number])
+                offers.append(Offer(replica.name, there, coming, queue, cost))
+        return offers
 
-    def _look(self, namespace: Namespace, key: Key, among: Collection[str] | None) -> _Looked:
-        loads = self._loads
-        held, cached = self.tree.find(namespace, key, loads.queues.size)
-        candidates = self._candidates_of(self._replicas.keys() if among is None else among)
-        lately, missing = loads.lately, key.size - cached
-        total = lately[candidates.numbers].sum()
-        churn = _CHURN * candidates.numbers.size / total if total else 0.0
-        costs = missing * (1.0 + churn * lately)
-        costs += loads.queues + held - cached + candidates.absent
-        return _Looked(candidates, cached, cached - held, loads.queues, costs, lately)
+    def _fullest(self, found: Found, candidates: _Candidates) -> int:
+        """That with most of the prompt, or of equals that with the least queue."""
+        queues, absent = self._loads.queues, candidates.absent
+        return min(
+            (number for number in self._by_number if not absent[number]),
+            key=lambda number: (-found.cached(number), queues[number]),
+        )
 
-    def _candidates_of(self, among: Collection[str]) -> _Candidates:
+    def _candidates_of(self, among: Collection[str] | None) -> _Candidates:
         """They are seldom others than the time before."""
-        asked = among if isinstance(among, Set) else frozenset(among)
+        asked = tuple(self._replicas if among is None else among)
         if self._candidates is None or self._candidates.among != asked:
-            known = self._replicas.keys() & asked
-            numbers = np.array(sorted(self._replicas[name].number for name in known), np.intp)
+            known = self._replicas.keys() & set(asked)
             absent = np.full(self._loads.queues.size, np.inf)
-            absent[numbers] = 0.0
-            self._candidates = _Candidates(frozenset(asked), numbers, absent)
+            absent[[self._replicas[name].number for name in known]] = 0.0
+            self._candidates = _Candidates(asked, len(known), absent)
         return self._candidates
 
     def began(self, request_id: str) -> None:
@@ -351,23 +322,6 @@ class Router:
                 self.tree.hold(replica.number, change.namespace, change.key)
             else:
                 self.tree.drop(replica.number, change.namespace, change.key, change.kept)
-
-    def _send(
-        self,
-        request_id: str,
-        replica: _Replica,
-        namespace: Namespace,
-        key: Key,
-        missing: int,
-        max_tokens: int | None,
-    ) -> None:
-        answer = min(self._answer_tokens, max_tokens or self._answer_tokens)
-        answer *= TOKENS_PER_ANSWER_TOKEN
-        self.ended(request_id)  # one that is sent again
-        self._sent[request_id] = _Sent(replica, namespace, key, missing, answer)
-        replica.requests.add(request_id)
-        self._loads.send(replica.number, missing, self._capacity)
-        self.tree.send(replica.number, namespace, key)
 
 
 def _why(candidates: int, there: int, most: int, coming: int) -> Why:

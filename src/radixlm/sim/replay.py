@@ -19,7 +19,7 @@ from radixlm.sim.calls import Call, Problems, Session
 from radixlm.sim.costs import Costs
 from radixlm.sim.machine_choice import Alone, ByTokens, Routing
 from radixlm.sim.sim_disk import DiskSize
-from radixlm.sim.sim_machine import Machine, busy_until, earliest
+from radixlm.sim.sim_machine import Machine
 
 # Where a token stands for many, a step has room for as many requests all the same.
 LEAST_BUDGET = 64
@@ -93,13 +93,16 @@ class Replay:
         self._done = done
         self._most = config.max_queued_requests * replicas
         self.machines = [
-            Machine(config, costs, self._coming_to, scale=scale, disk=disk) for _ in range(replicas)
+            Machine(config, costs, self._next_event, scale=scale, disk=disk)
+            for _ in range(replicas)
         ]
         self.routing = (routing or (Alone if replicas == 1 else ByTokens))(self.machines)
         self.history = History(self.machines[0].core.cache.page_size)
         self._numbers = count()
         # Calls that are going to come: time, number, session, place.
         self._due: list[tuple[float, int, Session, int]] = []
+        # Machines with work: their time, place.
+        self._busy: list[tuple[float, int, Machine]] = []
         self._under_way: dict[str, _UnderWay] = {}
         self._first_tokens: dict[str, float] = {}
         self._coming: Iterator[Session] = iter(())
@@ -129,17 +132,20 @@ class Replay:
         self._coming = iter(sessions)
         self._next = next(self._coming, None)
         self._look_ahead()
-        while (machine := earliest(self.machines)) is not None or self._due:
-            if machine is None or (self._due and self._due[0][0] <= machine.clock.now()):
+        while self._busy or self._due:
+            if self._due and (not self._busy or self._due[0][0] <= self._busy[0][0]):
                 self._arrive()
                 continue
+            _, place, machine = heappop(self._busy)
             for output in machine.step():
                 self._take(machine, output)
+            if machine.core.has_work:
+                heappush(self._busy, (machine.clock.now(), place, machine))
             self.routing.stepped(machine)
 
-    def _coming_to(self, machine: Machine) -> float:
-        due = self._due[0][0] if self._due else inf
-        return due if len(self.machines) == 1 else min(due, busy_until(self.machines, machine))
+    def _next_event(self) -> float:
+        """When a call comes, or another machine steps, at the earliest."""
+        return min((events[0][0] for events in (self._due, self._busy) if events), default=inf)
 
     def _look_ahead(self) -> None:
         """Know the next session with a time, or as many without as there are users."""
@@ -172,6 +178,7 @@ class Replay:
             return
         machine = self.routing.choose(name, call)
         machine.rest(at)
+        rested = not machine.core.has_work
         machine.runner.answers[name] = call.answer
         try:
             machine.core.add(_request(name, call), waited=machine.clock.now() - at)
@@ -181,6 +188,9 @@ class Replay:
             self._refuse(under_way, str(error))
             return
         self._under_way[name] = under_way
+        if rested:
+            place = self.machines.index(machine)
+            heappush(self._busy, (machine.clock.now(), place, machine))
 
     def _refuse(self, under_way: _UnderWay, why: str) -> None:
         self._problems.add(under_way.call.where, "the engine refuses it", why)

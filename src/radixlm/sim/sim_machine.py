@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf
 
 from radixlm.cache import make_policy
 from radixlm.core.clock import VirtualClock
@@ -26,7 +25,7 @@ class Machine:
         self,
         config: EngineConfig,
         costs: Costs,
-        coming: Callable[[Machine], float],
+        coming: Callable[[], float],
         *,
         scale: int = 1,
         disk: DiskSize | None = None,
@@ -53,7 +52,7 @@ class Machine:
         return self.core.cache.available
 
     def next_arrival(self) -> float:
-        due = self._coming(self)
+        due = self._coming()
         return due if self.disk is None else min(due, self.disk.next_read)
 
     def step(self) -> Sequence[RequestOutput]:
@@ -81,15 +80,3 @@ class Machine:
             self.clock.advance(max(self.disk.until - self.clock.now(), 0.0))
             self.disk.work()
         self.clock.advance(max(until - self.clock.now(), 0.0))
-
-
-def earliest(machines: Sequence[Machine]) -> Machine | None:
-    """Whose clock is furthest behind, of those that have work."""
-    busy = [machine for machine in machines if machine.core.has_work]
-    return min(busy, key=lambda machine: machine.clock.now(), default=None)
-
-
-def busy_until(machines: Sequence[Machine], but: Machine) -> float:
-    """When the first of the others that have work ends its step, at the earliest."""
-    others = (each.clock.now() for each in machines if each is not but and each.core.has_work)
-    return min(others, default=inf)

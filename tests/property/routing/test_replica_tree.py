@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,9 +66,16 @@ class Model:
         coming = dict(held)
         for replica, sent in self.sent:
             coming[replica] = max(coming[replica], _longest(wanted, _prefixes(sent)))
-        found = tree.find("", key, _REPLICAS)
-        assert found.held.tolist() == [held[r] for r in range(_REPLICAS)]
-        assert found.coming.tolist() == [coming[r] for r in range(_REPLICAS)]
+        found = tree.find("", key)
+        assert {r: found.held(r) for r in held} == held
+        assert {r: found.cached(r) for r in coming} == coming
+        assert found.most() == max(coming.values())
+        waiting = [_prefixes(sent) for _, sent in self.sent]
+        shares = [
+            1 / (1 + sum(wanted[: end + 1] in each for each in waiting)) for end in range(key.size)
+        ]
+        for begin in range(key.size):
+            assert found.own(begin, key.size) == pytest.approx(sum(shares[begin:]))
 
 
 def _prefixes(key) -> set[tuple[int, ...]]:

@@ -74,6 +74,17 @@ def test_a_hot_prefix_is_spilled_when_its_queue_costs_more():
     assert owner in ("a", "b")
 
 
+def test_the_reason_names_what_the_fullest_of_many_replicas_holds():
+    names = [f"r{n}" for n in range(100)]
+    made = router(*names)
+    made.take("r99", News(Position("r99", 0, 0), whole=False, changes=[Held(HERE, key(range(50)))]))
+    made.choose("1", HERE, key(range(500, 9_500)), among=["r99"])
+    spilled = made.choose("2", HERE, key(range(60)))
+    assert (spilled.why, spilled.cached) == (Why.SPILLED, 0)
+    assert (spilled.best_cached, spilled.best_queue) == (50, 9_000)
+    assert spilled.candidates == 100
+
+
 def test_namespaces_do_not_share():
     made = router()
     made.choose("1", HERE, key(range(100)))

@@ -33,7 +33,7 @@ from radixlm.engine.adapter_names import AdapterNames
 from radixlm.engine.input_processor import Prompt, new_request, prompt_key
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.ray.desk import Desk
-from radixlm.ray.replica import Described, Placed
+from radixlm.ray.replica import Described
 from radixlm.routing import Offer, Reported
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
@@ -123,7 +123,10 @@ class Fleet:
             for left in reversed(range(_MOST_TRIES)):
                 begun = False
                 try:
-                    async for output in self._streamed(request):
+                    outputs = _streamed(
+                        self._handle.generate, request, tokenizer=self.tokenizer.digest
+                    )
+                    async for output in outputs:
                         begun = begun or bool(output.token_ids)
                         yield output
                 except (RayError, RayServeException, EngineDeadError) as error:
@@ -140,20 +143,6 @@ class Fleet:
                     return
         finally:
             self._under_way.discard(request.request_id)
-
-    async def _streamed(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
-        placed = Placed("", None)
-        async for item in _streamed(
-            self._handle.generate, request, tokenizer=self.tokenizer.digest
-        ):
-            if isinstance(item, Placed):
-                placed = item
-            elif item.miss is None:
-                yield item
-            else:
-                because = "the router was away" if placed.choice is None else str(placed.choice)
-                miss = replace(item.miss, replica=placed.replica, routed_because=because)
-                yield replace(item, miss=miss)
 
     # What is known of replicas: of those with the same tokenizer, while others are replaced
 

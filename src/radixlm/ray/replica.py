@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
+from dataclasses import replace
 from typing import NamedTuple
 
 from ray import serve
@@ -35,15 +36,6 @@ class Described(NamedTuple):
     version: str
 
 
-class Placed(NamedTuple):
-    """Where a request is, the first of what is streamed of it. choice: None while the router was
-    away.
-    """
-
-    replica: str
-    choice: Choice | None
-
-
 class Replica:
     """Streams of requests and of views; an error of ours is streamed as the last item.
 
@@ -72,12 +64,13 @@ class Replica:
 
     async def generate(
         self, request: GenerateRequest, tokenizer: str, choice: Choice | None = None
-    ) -> AsyncGenerator[Placed | RequestOutput | RadixLMError, None]:
+    ) -> AsyncGenerator[RequestOutput | RadixLMError, None]:
+        """choice: why the request is here; None while the router was away."""
         if tokenizer != self._engine.tokenizer.digest:
             raise EngineDeadError(f"{self.name} has a model with another tokenizer")
         tokens, done = 0, False
         self._reporter.arrived(request)
-        yield Placed(self.name, choice)
+        because = "the router was away" if choice is None else str(choice)
         try:
             async with aclosing(self._stream(request)) as outputs:
                 async for output in outputs:
@@ -85,6 +78,9 @@ class Replica:
                         self._reporter.began(request)
                     tokens += len(output.token_ids)
                     done = output.finished
+                    if output.miss is not None:
+                        miss = replace(output.miss, replica=self.name, routed_because=because)
+                        output = replace(output, miss=miss)
                     yield output
         except EngineDeadError:
             raise  # the replica is no more: the request may go to another one

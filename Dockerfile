@@ -1,6 +1,6 @@
 # docker build -t radixlm . && docker run --rm -p 30000:30000 -v radixlm:/home/radixlm/.cache radixlm
 # For CPUs. With a model: -v ~/models:/models:ro radixlm /models/qwen3-0.6b --kv-tokens 100000
-# For KubeRay: docker build --build-arg EXTRAS=[ray] -t radixlm:ray .
+# For KubeRay: docker build --build-arg 'EXTRAS=[ray]' -t radixlm:ray .
 
 FROM python:3.11-slim AS build
 WORKDIR /build

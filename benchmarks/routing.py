@@ -1,5 +1,6 @@
 """Routing by tokens: hit rates of replicas beside one cache and beside other routers, the pace of a
-decision, a burst with one cold prefix, and a prefix that half of all requests have.
+decision, bursts with one cold prefix and with one that is held, and a prefix that half of all
+requests have.
 
     python -m benchmarks.routing [--trace mooncake_conversation_trace.jsonl] [--only hits]
 
@@ -27,7 +28,7 @@ from benchmarks.routing_rivals import (
 )
 from benchmarks.rows import show_rows
 from radixlm.core.config import EngineConfig
-from radixlm.core.keys import as_key
+from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
 from radixlm.routing import News, Position, Router
 from radixlm.sim.calls import Call, Problems, Session
@@ -132,7 +133,7 @@ def hits(
 
 
 def decision(nodes: int = 100_000, replicas: int = 64, asked: int = 2_000) -> dict[str, float]:
-    """Microseconds of one decision, and of taking it back."""
+    """Microseconds of one decision."""
     router, chosen = Router(), random.Random(0)
     names = [f"replica-{n}" for n in range(replicas)]
     for name in names:
@@ -167,6 +168,33 @@ def burst(replicas: int = 4, requests: int = 64, prefix: int = 2_000) -> float:
     replay.run(calls)
     computed = sum(machine.core.stats().computed_tokens for machine in replay.machines)
     return computed / (prefix + requests * (1 + 7))
+
+
+def held_burst(requests: int = 512, prefix: int = 2_000, own: int = 100) -> dict[str, float]:
+    """Seconds to the first token, the 99th of 100, by router: all at once, with a prefix that one
+    of four replicas holds, after 15 s of other traffic.
+    """
+    chosen = random.Random(1)
+    stems = [_row(10_000 * n, prefix) for n in range(64)]
+    calls = [(n / 100, chosen.choice(stems), _row(3_000_000 + own * n, own)) for n in range(1_500)]
+    hot = _row(5_000_000, prefix)
+    calls.append((16.0, hot, _row(1, 1)))
+    calls += [(17.0, hot, _row(6_000_000 + own * n, own)) for n in range(requests)]
+    sessions = [
+        Session((Call(as_key(np.concatenate((stem, end))), as_key([1] * 64)),), at=at)
+        for at, stem, end in calls
+    ]
+    found = {}
+    for name, make in ROUTERS.items():
+        config = EngineConfig(kv_tokens=60_000)
+        replay = Replay(config, made_up("node"), Problems(), replicas=4, routing=make)
+        replay.run(sessions)
+        found[name] = statistics.quantiles(replay.times.first[-requests:], n=100)[98]
+    return found
+
+
+def _row(begin: int, size: int) -> Key:
+    return np.arange(begin, begin + size, dtype=np.int32)
 
 
 class _Watched(ByTokens):
@@ -211,12 +239,13 @@ def skew(replicas: int = 4, requests: int = 2_000) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", help="Mooncake's conversation trace")
-    parser.add_argument("--only", choices=("hits", "many", "decision", "burst", "skew"))
+    parser.add_argument("--only", choices=("hits", "many", "decision", "burst", "held", "skew"))
     args = parser.parse_args()
     found: dict[str, Any] = {}
     parts: dict[str, Callable[[], Any]] = {
         "decision": decision,
         "burst": burst,
+        "held": held_burst,
         "skew": skew,
         "many": lambda: hits(workloads_of_many(args.trace), (64,), ["tokens"]),
         "hits": lambda: hits(workloads(args.trace), (2, 4), list(ROUTERS)),

@@ -58,6 +58,7 @@ class FrontDesk:
         replaced by another there are replicas of both.
         """
         self._forget_gone()
+        self._sent.pop(request_id, None)  # one that is sent again
         own = [name for name in among if self._tokenizers.get(name) == tokenizer]
         choice = self.router.choose(
             request_id, namespace, key, max_tokens=max_tokens, among=self._speaking(own)

@@ -52,8 +52,8 @@ class Loads:
             own[places] = found.own(end, size)
         costs = own * self.prices
         costs += self.queues
-        costs += size + 1
-        costs -= held  # of what is there in whole, the last token is computed again
+        costs += size
+        costs -= held
         for number, end in found.coming.items():
             if (more := end - held[number]) > 0:
                 dearer = own[number] - found.own(end, size)

@@ -31,7 +31,7 @@ class Why(StrEnum):
     ONLY = "only"  # there was no other
     LONGEST_PREFIX = "longest_prefix"  # no other holds more of it
     IN_FLIGHT = "in_flight"  # its prefix is being computed there
-    SPILLED = "spilled"  # others hold more of it, and have more to do
+    SPILLED = "spilled"  # others hold more of it, and have more to do, or had lately
     LEAST_LOADED = "least_loaded"  # nobody holds more of it than the others
 
 
@@ -65,8 +65,8 @@ class Choice(NamedTuple):
                 return f"it holds {self.cached} tokens, no other more; {rest}"
             case Why.SPILLED:
                 return (
-                    f"{rest}; another holds {self.best_cached} tokens, but has "
-                    f"{self.best_queue:.0f} to do first"
+                    f"{rest}; another holds {self.best_cached} tokens, but is busier: "
+                    f"{self.best_queue:.0f} ahead of them"
                 )
             case Why.LEAST_LOADED:
                 return f"all hold the same of it; {rest}"
@@ -119,10 +119,11 @@ class _Sent:
 class Router:
     """One for all ways in: what each replica holds, what was sent to it, and who is next.
 
-    A request costs a replica the tokens that it has to compute, after those that are queued there.
-    What it needs and another one is computing there comes for nothing, and is no queue to it: it
-    would take as long elsewhere. So a prompt follows its
-    prefix until the queue costs more than computing it again; then a second replica holds it, too.
+    A request costs a replica the tokens that it has to compute, after those that are queued there,
+    and the price of what new tokens push out (`Loads`). What it needs and another one is computing
+    there comes for nothing, and is no queue to it: it would take as long elsewhere. So a prompt
+    follows its prefix until that costs more than computing it again; then a second replica holds
+    it, too.
 
     Every method is called from one thread. `choose` costs the prompt's path and the replicas.
     """
@@ -197,7 +198,7 @@ class Router:
             prompt=key.size,
             cached=there,
             coming=coming,
-            missing=key.size - there,
+            missing=max(key.size - there, 1),  # the last token is computed again
             queue=float(queues[chosen]),
             best_cached=most,
             best_queue=float(queues[best]),

@@ -26,19 +26,19 @@ def test_a_prompt_costs_what_is_missing_and_what_is_queued():
     made.queues[3] = 500.0
     holders = (1 << 3) | (1 << 69)
     costs = made.costs(100, found([(60, holders)], {2: 90, 69: 30}))
-    assert costs[0] == 101
-    assert costs[2] == 11 - 90, "what is computed there for others is no queue to it"
-    assert costs[3] == 41 + 500
-    assert costs[69] == 41, "it holds more than what comes"
+    assert costs[0] == 100
+    assert costs[2] == 10 - 90, "what is computed there for others is no queue to it"
+    assert costs[3] == 40 + 500
+    assert costs[69] == 40, "it holds more than what comes"
 
 
 def test_a_new_token_costs_its_price_too_or_a_part_of_it_for_each_that_waits():
     made = loads(1_000, 1_000, 1_000)
     made.prices[:] = 9.0
     alone = made.costs(100, found([(60, 1)], {1: 80}))
-    assert alone.tolist() == [41 + 9 * 40, 21 + 9 * 20 - 80, 101 + 9 * 100]
+    assert alone.tolist() == [40 + 9 * 40, 20 + 9 * 20 - 80, 100 + 9 * 100]
     shared = made.costs(100, found([(60, 1)], {1: 80}, [(0, 80, 3)]))
-    assert shared.tolist() == [41 + 9 * (5 + 20), 21 + 9 * 20 - 80, 101 + 9 * (20 + 20)]
+    assert shared.tolist() == [40 + 9 * (5 + 20), 20 + 9 * 20 - 80, 100 + 9 * (20 + 20)]
 
 
 def test_new_tokens_cost_more_where_more_was_computed_lately():

@@ -74,6 +74,16 @@ def test_a_hot_prefix_is_spilled_when_its_queue_costs_more():
     assert owner in ("a", "b")
 
 
+def test_prompts_that_all_hold_in_whole_are_shared_out():
+    made = router("a", "b", "c", "d")
+    for name in made.names:
+        held = [Held(HERE, key(range(100)))]
+        made.take(name, News(Position(name, 0, 0), whole=False, changes=held))
+    chosen = [made.choose(f"{n}", HERE, key(range(100))) for n in range(40)]
+    assert {each.missing for each in chosen} == {1}, "its last token"
+    assert {count for count, _ in made.loads().values()} == {10}
+
+
 def test_the_reason_names_what_the_fullest_of_many_replicas_holds():
     names = [f"r{n}" for n in range(100)]
     made = router(*names)

@@ -17,6 +17,7 @@ import signal
 import time
 from collections import Counter
 from functools import partial
+from math import inf
 
 import httpx
 
@@ -72,12 +73,13 @@ def faults(deployed: Deployed, kills: int) -> dict[str, object]:
     plan += [("ingress", INGRESS, max(kills // 10, 1)), ("proxy", PROXY, max(kills // 10, 1))]
     for name, title, times in plan:
         load, back = Load(deployed), []
-        for _ in range(times):
+        for done in range(1, times + 1):
             count = len(deployed.pids(title))
             [victim, *_] = deployed.pids(title)
             os.kill(victim, signal.SIGKILL)
             seconds = until(partial(_whole, deployed, title, count, victim), _WITHIN_SECONDS)
             back.append(seconds)
+            print(f"{name} {done} of {times}: all back in {seconds or inf:.1f} s", flush=True)
         time.sleep(1)
         load.close()
         found[name] = _seen(load, times, back)

@@ -17,7 +17,6 @@ import signal
 import time
 from collections import Counter
 from functools import partial
-from math import inf
 
 import httpx
 
@@ -79,7 +78,8 @@ def faults(deployed: Deployed, kills: int) -> dict[str, object]:
             os.kill(victim, signal.SIGKILL)
             seconds = until(partial(_whole, deployed, title, count, victim), _WITHIN_SECONDS)
             back.append(seconds)
-            print(f"{name} {done} of {times}: all back in {seconds or inf:.1f} s", flush=True)
+            seen = "not back" if seconds is None else f"back in {seconds:.1f} s"
+            print(f"{name} {done} of {times}: {seen}", flush=True)
         time.sleep(1)
         load.close()
         found[name] = _seen(load, times, back)

@@ -73,8 +73,7 @@ def workloads(trace: str | None) -> dict[str, Workload]:
     }
     if trace is not None:
         for costs in ("none", "node"):
-            work = Workload(trace, 5_120_000, costs, per_block=1, shares=_SHARES)
-            made[f"trace, {costs}"] = work
+            made[f"trace, {costs}"] = _of_trace(trace, costs)._replace(shares=_SHARES)
     return made
 
 
@@ -82,8 +81,12 @@ def workloads_of_many(trace: str | None) -> dict[str, Workload]:
     """For dozens of replicas: several users each."""
     made = {"chats": Workload("chats", 1_600_000, "node", 6_400, users=512)}
     if trace is not None:
-        made["trace"] = Workload(trace, 5_120_000, "none", per_block=1)
+        made["trace"] = _of_trace(trace, "none")
     return made
+
+
+def _of_trace(place: str, costs: str) -> Workload:
+    return Workload(place, 5_120_000, costs, per_block=1)
 
 
 def hit_rate(work: Workload, replicas: int, make: Make) -> tuple[float, float]:
@@ -139,7 +142,7 @@ def decision(nodes: int = 100_000, replicas: int = 64, asked: int = 2_000) -> di
     for name in names:
         router.join(name, 1_000_000)
         router.take(name, News(Position(name, 0, 0), whole=True, changes=[]))
-    stems = [np.arange(1_000 * n, 1_000 * n + 500, dtype=np.int32) for n in range(200)]
+    stems = [_row(1_000 * n, 500) for n in range(200)]
     prompts = []
     while router.tree.nodes < nodes:
         key = np.concatenate(
@@ -176,14 +179,13 @@ def held_burst(requests: int = 512, prefix: int = 2_000, own: int = 100) -> dict
     """
     chosen = random.Random(1)
     stems = [_row(10_000 * n, prefix) for n in range(64)]
-    calls = [(n / 100, chosen.choice(stems), _row(3_000_000 + own * n, own)) for n in range(1_500)]
-    hot = _row(5_000_000, prefix)
-    calls.append((16.0, hot, _row(1, 1)))
-    calls += [(17.0, hot, _row(6_000_000 + own * n, own)) for n in range(requests)]
     sessions = [
-        Session((Call(as_key(np.concatenate((stem, end))), as_key([1] * 64)),), at=at)
-        for at, stem, end in calls
+        _session(n / 100, chosen.choice(stems), _row(3_000_000 + own * n, own))
+        for n in range(1_500)
     ]
+    hot = _row(5_000_000, prefix)
+    sessions.append(_session(16.0, hot, _row(1, 1)))
+    sessions += [_session(17.0, hot, _row(6_000_000 + own * n, own)) for n in range(requests)]
     found = {}
     for name, make in ROUTERS.items():
         config = EngineConfig(kv_tokens=60_000)
@@ -195,6 +197,10 @@ def held_burst(requests: int = 512, prefix: int = 2_000, own: int = 100) -> dict
 
 def _row(begin: int, size: int) -> Key:
     return np.arange(begin, begin + size, dtype=np.int32)
+
+
+def _session(at: float, stem: Key, own: Key) -> Session:
+    return Session((Call(as_key(np.concatenate((stem, own))), as_key([1] * 64)),), at=at)
 
 
 class _Watched(ByTokens):
@@ -214,13 +220,11 @@ class _Watched(ByTokens):
 def skew(replicas: int = 4, requests: int = 2_000) -> float:
     """Largest queue over the mean, the mean of all arrivals: half of them have one prefix."""
     chosen, watched = random.Random(1), []
-    stems = [np.arange(10_000 * n, 10_000 * n + 2_000, dtype=np.int32) for n in range(64)]
+    stems = [_row(10_000 * n, 2_000) for n in range(64)]
     sessions = []
     for n in range(requests):
         stem = stems[0] if n % 2 else chosen.choice(stems)
-        own = np.arange(3_000_000 + 100 * n, 3_000_100 + 100 * n, dtype=np.int32)
-        call = Call(as_key(np.concatenate((stem, own))), as_key([1] * 64))
-        sessions.append(Session((call,), at=n / 200))
+        sessions.append(_session(n / 200, stem, _row(3_000_000 + 100 * n, 100)))
 
     def make(machines: Sequence[Machine]) -> Routing:
         watched.append(_Watched(machines))

@@ -113,8 +113,9 @@ def paper_sentence(runs: list[Run]) -> str:
     faster = [walls[run["workload"]] / run["wall_s"] for run in cached]
     return (
         f"On {len(cached)} workloads like those of SGLang's paper the cache reaches "
-        f"{min(reached):.0f} to {max(reached):.0f} % of the best possible hit rate\nand is {min(faster):.1f} to "
-        f"{max(faster):.1f} times as fast as without it ([table](docs/benchmarks.md)).\n"
+        f"{min(reached):.0f} to {max(reached):.0f} % of the best possible hit rate\n"
+        f"and is {min(faster):.1f} to {max(faster):.1f} times as fast as without it "
+        "([table](docs/benchmarks.md)).\n"
     )
 
 

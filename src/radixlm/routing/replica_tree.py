@@ -63,15 +63,15 @@ class Found(NamedTuple):
         held = self.held(replica)
         return max(held, self.coming.get(replica, 0)) if self.coming else held
 
-    def own(self, begin: int, end: int) -> float:
-        """Its tokens from `begin` to `end`, each divided by the requests that are waiting for it,
-        this one with them.
+    def own(self, begin: int, size: int) -> float:
+        """The prompt's tokens from `begin` on, each divided by the requests that are waiting for
+        it, this one with them. size: of the prompt.
         """
         shared = 0.0
         for first, last, requests in self.awaited:
             if last > begin:
                 shared += (last - max(first, begin)) * requests / (requests + 1)
-        return end - begin - shared
+        return size - begin - shared
 
     def most(self) -> int:
         """What any of them holds or is about to compute."""

@@ -4,7 +4,9 @@
 
 Threads ask for the same few prompts again and again. Each answer is compared with the one of the
 start. A request that had begun to answer may end with an error that says so; where the ingress or
-the proxy dies, connections may break. Ends in one JSON line.
+the proxy dies, connections may break. After each kind: in how many seconds the hit rate is what it
+was, and whether on each replica free + private + locked + evictable == capacity, with nothing
+private or locked once all is answered. Ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -28,17 +30,31 @@ _PROMPTS = [
     for name in ("Anna", "Ben", "Clara", "David", "Emma", "Fritz")
 ]
 _WITHIN_SECONDS = 60.0
+_RATE_SECONDS = 10.0
 _HANG_SECONDS = 20.0
 
 
 class Load:
-    """Threads that ask until it is closed. outcomes: how many of each kind."""
+    """Threads that ask until it is closed. outcomes: how many of each kind. hit_rate: at first."""
 
     def __init__(self, deployed: Deployed, threads: int = 6) -> None:
         self.outcomes: Counter[str] = Counter()
         self._deployed = deployed
         self._wanted = {prompt: self._text(prompt) for prompt in _PROMPTS}
+        self._hits: list[tuple[float, int, int]] = []  # when, tokens cached, tokens of the prompt
         self.close = Asking(self._ask, threads).close
+        time.sleep(2 * _RATE_SECONDS)
+        self.hit_rate = self._rate()
+
+    def is_back(self) -> bool:
+        """Whether its hit rate is what it was."""
+        return self._rate() >= 0.99 * self.hit_rate
+
+    def _rate(self) -> float:
+        """Of the last seconds."""
+        since = time.monotonic() - _RATE_SECONDS
+        last = [each[1:] for each in self._hits if each[0] >= since]
+        return sum(cached for cached, _ in last) / max(sum(prompt for _, prompt in last), 1)
 
     def _text(self, prompt: str) -> str:
         text: str = self._deployed.complete(prompt).json()["choices"][0]["text"]
@@ -59,6 +75,9 @@ class Load:
         if answer.status_code == 200:
             right = body["choices"][0]["text"] == self._wanted[prompt]
             self.outcomes["right" if right else "WRONG"] += 1
+            report = body["cache_report"]
+            cached = sum(report["cached_tokens"].values())
+            self._hits.append((time.monotonic(), cached, report["prompt_tokens"]))
         elif "is gone" in body["error"]["message"]:
             self.outcomes["had begun, ended with an error"] += 1
         else:
@@ -80,9 +99,7 @@ def faults(deployed: Deployed, kills: int) -> dict[str, object]:
             back.append(seconds)
             seen = "not back" if seconds is None else f"back in {seconds:.1f} s"
             print(f"{name} {done} of {times}: {seen}", flush=True)
-        time.sleep(1)
-        load.close()
-        found[name] = _seen(load, times, back)
+        found[name] = _seen(deployed, load, back)
         print(name, json.dumps(found[name]), flush=True)
     load = Load(deployed)
     [victim, *_] = deployed.pids(REPLICA)
@@ -91,8 +108,7 @@ def faults(deployed: Deployed, kills: int) -> dict[str, object]:
     if victim in deployed.pids(REPLICA):
         os.kill(victim, signal.SIGCONT)
     seconds = until(lambda: len(deployed.replicas()) == 2, _WITHIN_SECONDS)
-    load.close()
-    found["hang"] = _seen(load, 1, [seconds])
+    found["hang"] = _seen(deployed, load, [seconds])
     print("hang", json.dumps(found["hang"]), flush=True)
     return found
 
@@ -103,15 +119,31 @@ def _whole(deployed: Deployed, title: str, count: int, gone: int) -> bool:
     return gone not in pids and len(pids) == count and len(reported) == 2
 
 
-def _seen(load: Load, times: int, back: list[float | None]) -> dict[str, object]:
+def _seen(deployed: Deployed, load: Load, back: list[float | None]) -> dict[str, object]:
+    """Ends the load."""
+    hits = until(load.is_back, _WITHIN_SECONDS)
+    load.close()
     known = sorted(each for each in back if each is not None)
     return {
-        "times": times,
+        "times": len(back),
         "outcomes": dict(load.outcomes),
         "not back": sum(each is None for each in back),
         "median_seconds": round(known[len(known) // 2], 1) if known else None,
         "most_seconds": round(known[-1], 1) if known else None,
+        "hit_rate": round(load.hit_rate, 3),
+        "hit_rate_back_seconds": None if hits is None else round(hits, 1),
+        "conserved": until(partial(_conserved, deployed), _WITHIN_SECONDS) is not None,
     }
+
+
+def _conserved(deployed: Deployed) -> bool:
+    """Every replica's slots are free or evictable, and none is missing."""
+    pools = [
+        deployed.client.get("/cache/tree", params={"replica": name}).json()["totals"]
+        for name in deployed.replicas()
+    ]
+    idle = len(pools) == 2 and all(pool["private"] == pool["locked"] == 0 for pool in pools)
+    return idle and all(pool["free"] + pool["evictable"] == pool["capacity"] for pool in pools)
 
 
 def main() -> None:

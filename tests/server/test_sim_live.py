@@ -87,6 +87,16 @@ def test_the_command_plays_a_trace_and_says_what_came_of_it(engine, tmp_path):
     assert row["ttft_ms_p50"] > 0
 
 
+def test_a_trace_of_which_no_call_is_answered_is_an_error(engine, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text(json.dumps({"token_ids": [1] * 9_000, "output_length": 3}) + "\n")
+    with live(engine) as url:
+        done = CliRunner().invoke(command, [str(path), "--url", url])
+    assert done.exit_code == 1
+    assert "the server gives no answer" in done.output
+    assert f"{url} answered no call" in done.output
+
+
 def test_without_a_server_it_says_so():
     with pytest.raises(ConfigError, match="says nothing of itself"):
         CliRunner().invoke(

@@ -163,9 +163,10 @@ def command(trace: str | None, **options: Any) -> None:
 def _play(source: Source, options: dict[str, Any]) -> None:
     with tqdm(total=source.count(), unit=" calls", dynamic_ncols=True, disable=None) as bar:
         done = played(source, options["url"], options["api_key"], options["users"], bar.update)
-    if done.outcome.calls:
-        show([done.outcome])
     show_problems([done.problems])
+    if not done.outcome.calls:
+        raise click.ClickException(f"{options['url']} answered no call")
+    show([done.outcome])
     if options["path"] is not None:
         options["path"].write_text(json.dumps(asdict(done.outcome)) + "\n")
 

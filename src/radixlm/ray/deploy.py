@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import ray
@@ -108,7 +109,7 @@ def deploy(
     max_replicas: int | None,
     address: str | None,
 ) -> None:
-    """The same until a signal comes."""
+    """The same until a signal comes; the next one ends the process at once."""
     with deployed(
         config, settings, replicas=replicas, max_replicas=max_replicas, address=address
     ) as url:
@@ -121,7 +122,10 @@ def deploy(
             '-d \'{"prompt": "Once upon a time", "max_tokens": 32}\'',
             flush=True,
         )
-        threading.Event().wait()
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _connect(address: str | None) -> None:

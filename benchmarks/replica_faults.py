@@ -3,8 +3,8 @@
     python -m benchmarks.replica_faults [--kills 30]
 
 Threads ask for the same few prompts again and again. Each answer is compared with the one of the
-start. A request that had begun to answer may end with an error that says so; where the ingress or
-the proxy dies, connections may break. After each kind: in how many seconds the hit rate is what it
+start. Where a replica computes another one than the one before it had begun, a request ends with an
+error that says so; where the ingress or the proxy dies, connections may break. After each kind: in how many seconds the hit rate is what it
 was, and whether on each replica free + private + locked + evictable == capacity, with nothing
 private or locked once all is answered. Ends in one JSON line.
 """
@@ -101,16 +101,28 @@ def faults(deployed: Deployed, kills: int) -> dict[str, object]:
             print(f"{name} {done} of {times}: {seen}", flush=True)
         found[name] = _seen(deployed, load, back)
         print(name, json.dumps(found[name]), flush=True)
-    load = Load(deployed)
-    [victim, *_] = deployed.pids(REPLICA)
-    os.kill(victim, signal.SIGSTOP)
-    time.sleep(_HANG_SECONDS)
-    if victim in deployed.pids(REPLICA):
-        os.kill(victim, signal.SIGCONT)
-    seconds = until(lambda: len(deployed.replicas()) == 2, _WITHIN_SECONDS)
-    found["hang"] = _seen(deployed, load, [seconds])
-    print("hang", json.dumps(found["hang"]), flush=True)
+    for name, title, seconds in (
+        ("replica hangs", REPLICA, _HANG_SECONDS),
+        ("replica hangs for good", REPLICA, None),
+        ("router hangs for good", ROUTER, None),
+    ):
+        load = Load(deployed)
+        found[name] = _seen(deployed, load, [_hang(deployed, title, seconds)])
+        print(name, json.dumps(found[name]), flush=True)
     return found
+
+
+def _hang(deployed: Deployed, title: str, seconds: float | None) -> float | None:
+    """A process stops for so long, or for good. After how many seconds all is as before."""
+    count = len(deployed.pids(title))
+    [victim, *_] = deployed.pids(title)
+    os.kill(victim, signal.SIGSTOP)
+    if seconds is None:
+        return until(partial(_whole, deployed, title, count, victim), 2 * _WITHIN_SECONDS)
+    time.sleep(seconds)
+    if victim in deployed.pids(title):
+        os.kill(victim, signal.SIGCONT)
+    return until(lambda: len(deployed.replicas()) == 2, _WITHIN_SECONDS)
 
 
 def _whole(deployed: Deployed, title: str, count: int, gone: int) -> bool:

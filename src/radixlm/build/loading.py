@@ -13,22 +13,17 @@ from typing import Any
 
 import torch
 
-from radixlm.attention.backends import check_deterministic
-from radixlm.build.model_impl import by_transformers, config_of, load_foreign
+from radixlm.build.chosen import chosen, reached_of
+from radixlm.build.model_impl import by_transformers, load_foreign
 from radixlm.build.places import open_places
 from radixlm.build.rank_setup import Beside, ParallelRanks, start_ranks
-from radixlm.build.resolve import (
-    resolve_context,
-    resolve_device,
-    resolve_dtype,
-    resolve_threads,
-)
+from radixlm.build.resolve import resolve_context, resolve_threads
 from radixlm.build.warming import warm_up
 from radixlm.build.windows import Windows
 from radixlm.cache import EvictionPolicy, RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError
-from radixlm.core.model_files import ModelFile, ModelFiles, files_of
+from radixlm.core.model_files import ModelFile, ModelFiles
 from radixlm.engine import EngineClient, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, NamedPath
 from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
@@ -41,7 +36,6 @@ from radixlm.layers.quantized import quantize
 from radixlm.layers.split import Split
 from radixlm.layers.ways import Choose, ProductTable, one_way
 from radixlm.memory.pools import (
-    MOST_TOKENS,
     KVPool,
     ReqToTokenPool,
     WindowLayers,
@@ -60,7 +54,7 @@ from radixlm.runner.paced import PacedRunner
 from radixlm.runner.ranks import leading
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME, resolve_model
+from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME
 from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, warning_of
 from radixlm.text.tokenizer import Tokenizer
 
@@ -148,7 +142,7 @@ def _load(
     config: EngineConfig, threads: int, if_it_fails: ExitStack, *, progress: bool, warm: bool
 ) -> Loaded:
     policy = make_policy(config.eviction_policy)
-    files, model_config, device, dtype = _chosen(config)
+    files, model_config, device, dtype = chosen(config)
     context = resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
     ranks = start_ranks(config, files, model_config, device, threads, if_it_fails)
@@ -204,18 +198,6 @@ def _load(
     return Loaded(config, info, tokenizer, template, client)
 
 
-def _chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device, torch.dtype]:
-    """What is to be loaded, and where. Raises ConfigError, ModelError."""
-    files = files_of(resolve_model(config.model))
-    model = config_of(config, files)
-    _check_latents(config, model)
-    device = resolve_device(config.device)
-    dtype = resolve_dtype(config, model, device)
-    if config.deterministic:
-        check_deterministic(dtype, device, reached_of(config, model).windows)
-    return files, model, device, dtype
-
-
 def _runner(
     config: EngineConfig,
     model: Model,
@@ -259,30 +241,12 @@ def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTe
     return Tokenizer.load(tokenizer or files), ChatTemplate.load(files, template)
 
 
-def _check_latents(config: EngineConfig, model: ModelConfig) -> None:
-    """Raises ConfigError for what is not for models with latents, before they are loaded."""
-    if model.traits.latents is None:
-        return
-    if config.kv_cache_dtype == "int8":
-        raise ConfigError(
-            f"--kv-cache-dtype int8 is not for {model.model_type}, whose latents are short already"
-        )
-    if config.deterministic:
-        raise ConfigError(f"--deterministic does not know the latents of {model.model_type}")
-
-
 def _cache(
     config: EngineConfig, policy: EvictionPolicy, windows: Windows, capacity: int, context: int
 ) -> RadixCache:
     pin_budget = resolve_pin_budget(config, capacity, context)
     size = windows.size(config, capacity)
     return make_cache(config, policy, capacity, pin_budget, windows=size)
-
-
-def reached_of(config: EngineConfig, model: ModelConfig) -> ModelConfig:
-    """The model with the context that can be reached. Raises ConfigError."""
-    reached = min(resolve_context(config, model), config.kv_tokens or MOST_TOKENS)
-    return replace(model, context_length=reached)
 
 
 def _capacity(

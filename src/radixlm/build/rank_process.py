@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from radixlm.build.loading import default_tokens, make_memory, make_model, reached_of
+from radixlm.build.chosen import reached_of
+from radixlm.build.loading import default_tokens, make_memory, make_model
 from radixlm.build.model_impl import config_of
 from radixlm.build.rank_setup import config_of_rank, device_of_rank, split_of
 from radixlm.build.resolve import resolve_device, resolve_dtype

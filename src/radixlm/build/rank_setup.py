@@ -28,10 +28,7 @@ _MAIN = "radixlm.build.rank_process:main"
 
 
 class ParallelRanks(Ranks):
-    """Those of an engine, with what rank 0 itself has to know.
-
-    Raises ConfigError before any is started where the model or the machine has none to give.
-    """
+    """Those of an engine that `check_ranks` let pass, with what rank 0 itself has to know."""
 
     def __init__(
         self,
@@ -42,7 +39,6 @@ class ParallelRanks(Ranks):
         threads: int,
     ) -> None:
         """model: the sizes of all of it. threads: of each rank."""
-        check_ranks(config, files, model, device)
         self._model, self._on_cpu = model, device.type == "cpu"
         settings = {"config": settings_of(config, files), "threads": threads}
         super().__init__(config.tp_size, device_of_rank(device, 0), _MAIN, settings)
@@ -87,7 +83,7 @@ def start_ranks(
     ending: ExitStack,
 ) -> ParallelRanks | None:
     """The other ranks, which load their parts from now on; `ending` stops them. None: there are
-    none. Raises ConfigError.
+    none.
     """
     if config.tp_size == 1:
         return None

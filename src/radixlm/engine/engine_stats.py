@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from operator import add
 from typing import Any
 
@@ -129,6 +129,12 @@ class EngineStats(Counters):
         total.hit_rate = total.cached_tokens / max(total.prompt_tokens, 1)
         return total
 
+    def totals(self) -> EngineStats:
+        """The same without sizes."""
+        counted = {item.name for item in fields(Counters)} | {"endings"}
+        counted |= {item.name for item in fields(self) if _is_counted(item)}
+        return EngineStats(**{name: getattr(self, name) for name in counted})
+
     @property
     def kv_in_use(self) -> int:
         """Slots that running requests hold."""
@@ -145,6 +151,11 @@ class EngineStats(Counters):
         return (self.swa_private + self.swa_locked) / max(self.swa_capacity, 1)
 
 
+def _is_counted(item: Field[Any]) -> bool:
+    metric = item.metadata.get("metric")
+    return metric is not None and metric.kind != "gauge"
+
+
 def _sum(here: Any, there: Any) -> Any:
     match here:
         case Tally():
@@ -152,7 +163,7 @@ def _sum(here: Any, there: Any) -> Any:
         case tuple():
             return tuple(map(add, here, there))
         case Mapping():
-            return Counter(here) + Counter(there)
+            return dict(Counter(here) + Counter(there))  # of a Counter asdict makes nonsense
     return here + there
 
 

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
+from urllib.parse import urlsplit
 
 import ray
 from ray import serve
 from ray.exceptions import AuthenticationError
-from ray.serve.config import HTTPOptions
+from ray.serve.config import ControllerOptions, HTTPOptions
 from ray.serve.schema import LoggingConfig
 
-from radixlm.build.resolve import processors_seen
+from radixlm.build import chosen
+from radixlm.build.resolve import processors_allowed, resolve_device
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
 from radixlm.ray.deployment import APP, build, on_one_machine
 from radixlm.ray.desk import Desk
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.listen import bind, check_certificate
 
 _logger = logging.getLogger("radixlm.ray")
 
 _LOOPBACK = "127.0.0.1"
+_SECONDS_TO_CONNECT = 10.0
 # Replicas end what they answer before.
 _SECONDS_TO_END = 60.0
 # Of its processes that compute. Ray's own is 15: they would wait for all else on this machine.
 _NICENESS = 0
+# A replica that hangs is not asked to end: its requests would wait for that.
+_RAY_SETTINGS = MappingProxyType({"RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1"})
 
 
 @contextmanager
@@ -45,9 +55,18 @@ def deployed(
     address: of a Ray cluster; without one, Ray is started on this machine, for it alone, and ends
     with the block. Raises ConfigError, and what the replicas raise when they start.
     """
+    check_certificate(settings)
     if address is None:
-        config = on_one_machine(config, max_replicas or replicas, processors_seen())
-    cpus = float(config.threads or 1)
+        config = on_one_machine(config, max_replicas or replicas, processors_allowed())
+        chosen(config)  # what can not be is an error before Ray is started
+        # Ray's proxy would share a port with another one's, and take half of its requests.
+        with closing(bind(settings.host, settings.port)) as place:
+            settings = replace(settings, port=place.getsockname()[1])
+    else:
+        _check_address(address)
+    if config.device == "auto":
+        config = replace(config, device=resolve_device(config.device).type)
+    cpus = float((config.threads or 1) * config.tp_size)
     app = build(
         config,
         settings,
@@ -55,7 +74,6 @@ def deployed(
         max_replicas=max_replicas,
         # Of its own machine Ray need not count processors: they are shared out already.
         cpus=cpus if address else 0.0,
-        gpus=1.0 if config.device == "cuda" else 0.0,
     )
     _connect(address)
     since = None
@@ -66,7 +84,9 @@ def deployed(
                 port=settings.port,
                 ssl_keyfile=settings.ssl_keyfile,
                 ssl_certfile=settings.ssl_certfile,
+                keep_alive_timeout_s=math.ceil(settings.keep_alive_timeout),
             ),
+            controller_options=ControllerOptions(runtime_env={"env_vars": dict(_RAY_SETTINGS)}),
             logging_config=LoggingConfig(log_level="WARNING", enable_access_log=False),
         )
         _logger.info("starting %s", counted(replicas, "replica"))
@@ -143,6 +163,18 @@ def _connect(address: str | None) -> None:
         )
     except (ConnectionError, ValueError, AuthenticationError) as error:
         raise ConfigError(f"--ray-address {address!r}: {error}{_hint(error)}") from None
+
+
+def _check_address(address: str) -> None:
+    """Ray tries for minutes. Raises ConfigError where nobody listens there."""
+    place = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        if place.hostname is None or place.port is None:
+            return  # `auto`, and what else Ray knows
+        with socket.create_connection((place.hostname, place.port), _SECONDS_TO_CONNECT):
+            return
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--ray-address {address!r}: {error}") from None
 
 
 def _hint(error: Exception) -> str:

@@ -10,12 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from ray import serve
-from ray.serve.config import AutoscalingConfig
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from ray.serve.deployment import Application
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, ModelError
 from radixlm.core.flags import flags_of
+from radixlm.ray.autoscaling import by_queues
 from radixlm.ray.ingress import Ingress
 from radixlm.ray.replica import Replica
 from radixlm.ray.request_router import TokenRouter
@@ -28,6 +29,8 @@ MOST_REPLICAS = 256
 _BEYOND = 2
 _HEALTH_EVERY_SECONDS, _HEALTH_PATIENCE_SECONDS = 2.0, 10.0
 _DRAIN_SECONDS = 600.0
+# In a config file, and for `serve start`, they are Ray Serve's own.
+_RAYS = frozenset({"host", "port", "ssl_keyfile", "ssl_certfile", "keep_alive_timeout"})
 _SCALE: Mapping[str, Callable[[Any], float]] = MappingProxyType(
     {"replicas": int, "max_replicas": int, "cpus": float, "gpus": float}
 )
@@ -40,18 +43,17 @@ def build(
     replicas: int = 1,
     max_replicas: int | None = None,
     cpus: float = 1.0,
-    gpus: float = 0.0,
+    gpus: float | None = None,
 ) -> Application:
-    """cpus, gpus: of each replica. max_replicas: how many queues may add. Raises ConfigError."""
+    """cpus, gpus: of each replica. Without gpus: with `--device cuda` one for each rank, else none.
+    max_replicas: how many queues may add. Raises ConfigError.
+    """
     most = max_replicas or replicas
-    if not 1 <= replicas <= most <= MOST_REPLICAS:
-        raise ConfigError(f"there may be 1 to {MOST_REPLICAS} replicas, got {replicas} to {most}")
-    for name in ("kv_events", "uds"):
-        if getattr(settings, name) is not None:
-            flag = "kv-events-config" if name == "kv_events" else name
-            raise ConfigError(f"--{flag} is of one server; it has no use with replicas")
-    if config.disable_radix_cache:
-        raise ConfigError("--disable-radix-cache leaves nothing to route by")
+    _check(config, settings, replicas, most)
+    if gpus is None:
+        gpus = float(config.tp_size) if config.device == "cuda" else 0.0
+    if config.device == "auto":  # a GPU that it was not given is another one's
+        config = replace(config, device="cuda" if gpus else "cpu")
     room = _BEYOND * config.max_queued_requests
     scaled: dict[str, Any] = {"num_replicas": replicas}
     if most > replicas:
@@ -59,7 +61,10 @@ def build(
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=replicas,
                 max_replicas=most,
-                target_ongoing_requests=config.max_running_requests or 8,
+                target_ongoing_requests=config.max_running_requests,
+                policy=AutoscalingPolicy(
+                    policy_function=f"{by_queues.__module__}:{by_queues.__name__}"
+                ),
             )
         }
     deployed: Any = serve.deployment  # its types know the decorator alone
@@ -73,7 +78,6 @@ def build(
         graceful_shutdown_wait_loop_s=0.5,
         request_router_config={
             "request_router_class": f"{TokenRouter.__module__}:{TokenRouter.__name__}",
-            "request_router_kwargs": {"app": APP},
         },
         **scaled,
     )
@@ -87,9 +91,30 @@ def build(
     )
     version = _version_of(config)
     bound: Application = ingress.bind(
-        replica.bind(config, APP, settings.otlp_endpoint, version), settings, APP, version
+        replica.bind(config, settings.otlp_endpoint, version), settings, version
     )
     return bound
+
+
+def _check(config: EngineConfig, settings: ServerConfig, replicas: int, most: int) -> None:
+    """Raises ConfigError for what replicas can not be or have."""
+    if not 1 <= replicas <= most <= MOST_REPLICAS:
+        raise ConfigError(
+            f"--replicas {replicas}, --max-replicas {most}: the second is not less than the first, "
+            f"and both are 1 to {MOST_REPLICAS}"
+        )
+    for name in ("kv_events", "uds"):
+        if getattr(settings, name) is not None:
+            flag = "kv-events-config" if name == "kv_events" else name
+            raise ConfigError(f"--{flag} is of one server; it has no use with replicas")
+    if settings.header_timeout != ServerConfig().header_timeout:
+        raise ConfigError("--header-timeout has no use with replicas: Ray's proxy reads headers")
+    if config.device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(
+            f"--device {config.device}: Ray gives each replica GPUs of its own; give cuda"
+        )
+    if config.disable_radix_cache:
+        raise ConfigError("--disable-radix-cache leaves nothing to route by")
 
 
 def _version_of(config: EngineConfig) -> str:
@@ -115,6 +140,8 @@ def app(args: Mapping[str, Any]) -> Application:
         name: _number(name, given.pop(name)) for name in _SCALE if name in given
     }
     served = {item.name for item, _ in flags_of(ServerConfig)}
+    if ours := _RAYS & given.keys():
+        raise ConfigError(f"{min(ours)} belongs to Ray Serve's http_options, beside applications")
     settings = ServerConfig(**{name: given.pop(name) for name in served & given.keys()})
     return build(EngineConfig.from_flags(**given), settings, **scale)
 
@@ -127,8 +154,10 @@ def _number(name: str, value: Any) -> Any:
         raise ConfigError(f"{name} is a number, got {value!r:.80}") from None
 
 
-def on_one_machine(config: EngineConfig, replicas: int, processors: int) -> EngineConfig:
-    """The processors are shared out among the replicas, unless a flag says otherwise."""
+def on_one_machine(config: EngineConfig, replicas: int, processors: float) -> EngineConfig:
+    """The processors are shared out among the ranks of the replicas, unless a flag says how many
+    threads each of them has.
+    """
     if config.threads is not None:
         return config
-    return replace(config, threads=max(processors // replicas, 1))
+    return replace(config, threads=max(int(processors / (replicas * config.tp_size)), 1))

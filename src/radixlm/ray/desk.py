@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError
 
 from radixlm.routing import FrontDesk
 
+_logger = logging.getLogger("radixlm.ray")
+
 _NAMESPACE = "radixlm"
+# It answers in milliseconds. One that is started again, on a machine under load, in some seconds.
+_PATIENCE_SECONDS = 30.0
 
 
 class Desk:
     """A handle of the actor, which is started where there is none.
 
-    It outlives who started it, and is restarted where it dies; then it knows nothing, and asks
-    replicas for all they hold. app: the application's name.
+    It outlives who started it, and is restarted where it dies or hangs; then it knows nothing, and
+    asks replicas for all they hold. app: the application's name.
     """
 
     def __init__(self, app: str) -> None:
@@ -24,12 +30,20 @@ class Desk:
         self._actor: Any = None
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method of FrontDesk. Raises what it raises, RayActorError where it is away."""
+        """Call a method of FrontDesk. Raises what it raises, and RayError where it is away, or does
+        not answer.
+        """
+        actor = self._handle()
         try:
-            return await getattr(self._handle(), method).remote(*arguments)
+            answer = getattr(actor, method).remote(*arguments)
+            return await asyncio.wait_for(answer, _PATIENCE_SECONDS)
         except RayActorError:
             self._actor = None  # it may have ended for good
             raise
+        except TimeoutError:
+            _logger.warning("%s does not answer, so it is started again", self.name)
+            ray.kill(actor, no_restart=False)
+            raise GetTimeoutError(f"{self.name} does not answer") from None
 
     def end(self) -> None:
         """Stop the actor, wherever it is used."""

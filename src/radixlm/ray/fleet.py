@@ -31,16 +31,18 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
 from radixlm.engine.adapter_names import AdapterNames
 from radixlm.engine.input_processor import Prompt, new_request, prompt_key
+from radixlm.engine.totals import Totals
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.ray.desk import Desk
 from radixlm.ray.replica import Described
 from radixlm.routing import Offer, Reported
+from radixlm.routing.resuming import OtherAnswerError, Sent, repeatable
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.ray")
 
-# A request that has sent nothing goes on to another replica this many times.
+# A request goes on to another replica this many times.
 _MOST_TRIES = 5
 _SECONDS_TO_NEXT_TRY = 0.5
 _SECONDS_BETWEEN_LOOKS, _SECONDS_AT_START = 1.0, 0.1
@@ -51,8 +53,8 @@ _FIXED = "replicas have the adapters of --lora-paths; deploy with others there"
 class Fleet:
     """As AsyncEngine, over all replicas of a deployment. Belongs to one event loop.
 
-    A request whose replica dies before it has sent anything is sent again; after that it ends with
-    EngineDeadError. Sizes (`info`, `limits`) are those of one replica, `stats` are sums.
+    A request whose replica dies is sent again, and its answer goes on where it was (`Sent`). Sizes
+    (`info`, `limits`) are those of one replica, `stats` are sums.
     """
 
     def __init__(
@@ -70,7 +72,8 @@ class Fleet:
         self._handle, self._desk = handle, desk
         self._under_way: set[str] = set()
         self._replicas: list[Reported] = []
-        self._looked = 0.0
+        self._looked = self._answered = 0.0
+        self._totals = Totals()
         self._aborting: set[asyncio.Task[list[Any]]] = set()
         self._looking = asyncio.create_task(self._look_at_replicas())
 
@@ -119,21 +122,20 @@ class Fleet:
 
     async def _outputs(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
         self._under_way.add(request.request_id)
+        request, sent = repeatable(request), Sent()
         try:
             for left in reversed(range(_MOST_TRIES)):
-                begun = False
+                sent.begin_again()
                 try:
                     outputs = _streamed(
                         self._handle.generate, request, tokenizer=self.tokenizer.digest
                     )
                     async for output in outputs:
-                        begun = begun or bool(output.token_ids)
-                        yield output
+                        if (rest := sent.rest(output)) is not None:
+                            yield rest
+                except OtherAnswerError:
+                    raise
                 except (RayError, RayServeException, EngineDeadError) as error:
-                    if begun:
-                        raise EngineDeadError(
-                            "the replica that computed this answer is gone; please ask again"
-                        ) from error
                     if not left:
                         said = error.cause if isinstance(error, RayTaskError) else error
                         raise EngineDeadError(f"no replica answers: {said}") from error
@@ -151,11 +153,13 @@ class Fleet:
         return self._replicas
 
     def stats(self) -> EngineStats:
-        return EngineStats.summed(each.stats for each in self._replicas if each.stats is not None)
+        return self._totals.now
 
     def health(self) -> None:
-        """Raise EngineDeadError when no replica is heard of."""
-        silent = asyncio.get_running_loop().time() - self._looked
+        """Raise EngineDeadError when the router has heard of no replica for a while; while it is
+        away itself, replicas go on.
+        """
+        silent = self._answered - self._looked
         alive = [each for each in self._replicas if each.silent + silent < _SILENT_SECONDS]
         if self._looked and not alive:
             raise EngineDeadError("no replica is alive")
@@ -179,8 +183,10 @@ class Fleet:
             with suppress(RayError):
                 found = await self._desk.ask("replicas")
                 own = [each for each in found if each.tokenizer == self.tokenizer.digest]
+                self._answered = asyncio.get_running_loop().time()
                 if own:  # a router that was started again knows nobody for a moment
-                    self._replicas, self._looked = own, asyncio.get_running_loop().time()
+                    self._replicas, self._looked = own, self._answered
+                    self._totals.take({each.replica: each.stats for each in own if each.stats})
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS if self._replicas else _SECONDS_AT_START)
 
     # Caches

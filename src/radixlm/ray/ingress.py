@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
@@ -29,7 +30,7 @@ class Ingress:
     """Has the tokenizer and the chat template; the model is in the replicas."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
-        self, replicas: DeploymentHandle[Any], settings: ServerConfig, app: str, version: str
+        self, replicas: DeploymentHandle[Any], settings: ServerConfig, version: str
     ) -> None:
         """version: of the model; while it replaces another one there are replicas of both. Raises
         ConfigError, ModelError.
@@ -41,7 +42,8 @@ class Ingress:
         files = files_of(resolve_model(described.config.model))
         tokenizer, template = texts_of(described.config, files)
         self._settings = settings
-        self._fleet = Fleet(replicas, Desk(app), described, tokenizer, template)
+        desk = Desk(serve.get_replica_context().app_name)
+        self._fleet = Fleet(replicas, desk, described, tokenizer, template)
         await self._fleet.ready()
         self._ending = contextlib.ExitStack()
 

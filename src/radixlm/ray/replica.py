@@ -20,6 +20,7 @@ from radixlm.engine import Limits
 from radixlm.engine.adapter_names import Adapter
 from radixlm.engine.input_processor import Prompt
 from radixlm.engine.watching import Scene, SceneChange
+from radixlm.ray.autoscaling import RUNNING, WAITING
 from radixlm.ray.desk import Desk
 from radixlm.ray.reporter import Reporter
 from radixlm.routing import Choice
@@ -43,19 +44,25 @@ class Replica:
     """
 
     async def __init__(  # type: ignore[misc]
-        self, config: EngineConfig, app: str, otlp_endpoint: str | None, version: str
+        self, config: EngineConfig, otlp_endpoint: str | None, version: str
     ) -> None:
         """version: of the model, see `Ingress`. Raises ConfigError, ModelError."""
         self._version = version
-        self.name = serve.get_replica_context().replica_id.unique_id
+        context = serve.get_replica_context()
+        self.name = context.replica_id.unique_id
         self._tracing = otlp_endpoint and Tracing(otlp_endpoint, instance=self.name)
         self._engine = AsyncEngine.from_config(config)
-        self._reporter = Reporter(self.name, self._engine, Desk(app))
+        self._reporter = Reporter(self.name, self._engine, Desk(context.app_name))
         self._reporter.start()
 
     def check_health(self) -> None:
         """Raises EngineDeadError: Ray Serve replaces the replica."""
         self._engine.health()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """For `by_queues`; Ray Serve calls it."""
+        stats = self._engine.stats()
+        return {RUNNING: stats.running, WAITING: stats.waiting}
 
     def describe(self) -> Described:
         engine = self._engine
@@ -153,7 +160,9 @@ class Replica:
 
     async def __del__(self) -> None:
         if hasattr(self, "_reporter"):
-            self._reporter.close()
-            await asyncio.shield(self._engine.close())
+            try:
+                await self._reporter.close()
+            finally:
+                await asyncio.shield(self._engine.close())
             if self._tracing:
                 self._tracing.close()

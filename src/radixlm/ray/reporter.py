@@ -27,7 +27,7 @@ class Reporter:
     """
 
     def __init__(self, name: str, engine: AsyncEngine, desk: Desk) -> None:
-        self._engine, self._desk = engine, desk
+        self._name, self._engine, self._desk = name, engine, desk
         self._book = ReportBook(name, engine.info.kv_tokens, engine.tokenizer.digest)
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -36,9 +36,12 @@ class Reporter:
         """In the running loop."""
         self._tasks = [asyncio.create_task(self._report())]
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """The router forgets the replica."""
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._leave()
 
     def arrived(self, request: GenerateRequest) -> None:
         self._book.arrived(request)
@@ -53,7 +56,8 @@ class Reporter:
         self._changed.set()
 
     async def _report(self) -> None:
-        while True:
+        """Until the engine is no more; Ray Serve ends the replica some seconds later."""
+        while self._is_alive():
             following = asyncio.create_task(self._follow())
             try:
                 await self._report_while_all_is_known()
@@ -61,6 +65,21 @@ class Reporter:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
                 self._book.begin_again()
+        await self._leave()
+
+    def _is_alive(self) -> bool:
+        try:
+            self._engine.health()
+        except EngineDeadError:
+            return False
+        return True
+
+    async def _leave(self) -> None:
+        """Nobody is sent here any more."""
+        try:
+            await self._desk.ask("leave", self._name)
+        except RayError as error:
+            _logger.warning("the router does not know that %s is gone: %s", self._name, error)
 
     async def _report_while_all_is_known(self) -> None:
         """Until something was missed."""
@@ -72,6 +91,8 @@ class Reporter:
                 await asyncio.wait_for(self._changed.wait(), _SECONDS_AT_MOST)
             await asyncio.sleep(_SECONDS_BETWEEN)
             self._changed.clear()
+            if not self._is_alive():
+                return
             if loop.time() - whole_at >= _SECONDS_AT_MOST:
                 whole_at = loop.time()
                 report = self._book.take_whole(self._engine.stats())

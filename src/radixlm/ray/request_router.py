@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import time
+from typing import Any
 
 from ray.exceptions import RayError
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
@@ -28,9 +29,10 @@ class TokenRouter(RequestRouter):
     While the router is away requests go to the less busy one of two.
     """
 
-    def initialize_state(self, *, app: str) -> None:  # type: ignore[override]
-        """app: of which the router is."""
-        self._desk = Desk(app)
+    def initialize_state(self, **kwargs: Any) -> None:
+        """Ray Serve calls it once, with nothing."""
+        super().initialize_state(**kwargs)  # type: ignore[no-untyped-call]
+        self._desk = Desk(self._deployment_id.app_name)
 
     async def choose_replicas(
         self,

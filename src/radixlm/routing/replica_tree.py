@@ -131,7 +131,7 @@ class ReplicaTree:
             if branch.holders & bit:
                 break
             branch.holders |= bit
-        self._tidy(end)
+        self._tidy(end, namespace)
 
     def send(self, replica: int, namespace: Hashable, key: Key, found: Found | None = None) -> None:
         """A replica was sent a request that will compute these tokens, until `arrive`. found: of
@@ -143,7 +143,7 @@ class ReplicaTree:
             end = self._grow(found.branch, found.length, key)
         for branch in _path(end):
             branch.coming[replica] = branch.coming.get(replica, 0) + 1
-        self._tidy(end)
+        self._tidy(end, namespace)
 
     def arrive(self, replica: int, namespace: Hashable, key: Key, *, computed: bool) -> None:
         """Take back a `send`. computed: the replica holds these tokens now."""
@@ -158,7 +158,7 @@ class ReplicaTree:
                 branch.coming[replica] = left
             else:
                 branch.coming.pop(replica, None)
-        self._tidy(end)
+        self._tidy(end, namespace)
 
     def drop(self, replica: int, namespace: Hashable, key: Key, kept: int) -> None:
         """Of what begins with `key` a replica holds no more than the first `kept` tokens."""
@@ -169,23 +169,23 @@ class ReplicaTree:
             top = top.parent
         if kept > top.start:
             self._split(top, kept)
-        self._clear(top, 1 << replica)
-        self._tidy(top)
+        self._clear(top, namespace, 1 << replica)
+        self._tidy(top, namespace)
 
     def clear(self, replica: int) -> None:
         """A replica holds nothing any more; what was sent to it may still come."""
-        for root in self.roots.values():
-            self._clear(root, 1 << replica)
+        for namespace, root in tuple(self.roots.items()):
+            self._clear(root, namespace, 1 << replica)
 
     def forget(self, replica: int) -> None:
         """A replica is gone, and all that was sent to it."""
-        for root in self.roots.values():
+        for namespace, root in tuple(self.roots.items()):
             branches = list(below(root))
             for branch in branches:
                 branch.coming.pop(replica, None)
                 branch.holders &= ~(1 << replica)
             for branch in branches:
-                self._tidy(branch)
+                self._tidy(branch, namespace)
 
     def _find_end(self, namespace: Hashable, key: Key) -> tuple[Branch | None, int]:
         root = self.roots.get(namespace)
@@ -222,7 +222,7 @@ class ReplicaTree:
         self.nodes += 1
         return upper
 
-    def _clear(self, top: Branch, bit: int) -> None:
+    def _clear(self, top: Branch, namespace: Hashable, bit: int) -> None:
         """Take a holder from a node and all below it."""
         stack, seen = [top], []
         while stack:
@@ -232,11 +232,11 @@ class ReplicaTree:
                 seen.append(branch)
                 stack.extend(branch.children.values())
         for branch in seen:
-            self._tidy(branch)
+            self._tidy(branch, namespace)
 
-    def _tidy(self, branch: Branch) -> None:
-        """From a node up, take out what nobody wants and join what need not be apart; the node
-        itself may be joined with what is below it.
+    def _tidy(self, branch: Branch, namespace: Hashable) -> None:
+        """From a node up, take out what nobody wants, the root as well, and join what need not be
+        apart; the node itself may be joined with what is below it.
         """
         at: Branch | None = _only_child(branch) or branch
         while at is not None and (above := at.parent) is not None:
@@ -252,6 +252,8 @@ class ReplicaTree:
                 self.nodes -= 1
             else:
                 at = above
+        if at is not None and not at.children and self.roots.get(namespace) is at:
+            del self.roots[namespace]
 
 
 def _only_child(branch: Branch) -> Branch | None:

@@ -102,6 +102,7 @@ def _check_shape(tree: ReplicaTree) -> None:
     branches = [branch for root in tree.roots.values() for branch in below(root)]
     inner = [branch for branch in branches if branch.parent is not None]
     assert tree.nodes == len(inner)
+    assert all(root.children for root in tree.roots.values())
     for branch in inner:
         assert branch.wanted
         assert branch.edge

@@ -134,17 +134,91 @@ def test_config_files_are_ray_serves_and_ours(name: str) -> None:
     ("args", "message"),
     [
         ({"replicas": "two"}, "replicas is a number, got 'two'"),
-        ({"replicas": 0}, "there may be 1 to 256 replicas"),
-        ({"replicas": 4, "max_replicas": 2}, "there may be 1 to 256 replicas"),
+        ({"replicas": 0}, "--replicas 0, --max-replicas 0: "),
+        ({"replicas": 4, "max_replicas": 2}, "the second is not less than the first"),
         ({"uds": "/run/x"}, "--uds is of one server"),
         ({"disable_radix_cache": True}, "leaves nothing to route by"),
         ({"kv_token": 5}, "kv_token"),
+        ({"port": 80}, "port belongs to Ray Serve's http_options"),
+        ({"ssl_certfile": "cert.pem"}, "ssl_certfile belongs to Ray Serve's http_options"),
+        ({"header_timeout": 5.0}, "--header-timeout has no use with replicas"),
+        ({"device": "cuda:1"}, "Ray gives each replica GPUs of its own"),
     ],
 )
 def test_what_cannot_be_is_refused(args: dict[str, object], message: str) -> None:
     refused = run(BUILD, json.dumps(args))
     assert refused.returncode != 0
     assert message in refused.stderr
+
+
+RESOURCES = (
+    "from radixlm.ray import app; import json, sys; "
+    "replica = app(json.loads(sys.argv[1]))._bound_deployment.init_args[0]._bound_deployment; "
+    "print(replica.init_args[0].device, replica.ray_actor_options['num_gpus'])"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "wanted"),
+    [
+        ({}, "cpu 0.0"),  # those that others were given are not taken
+        ({"gpus": 1}, "cuda 1.0"),
+        ({"device": "cuda"}, "cuda 1.0"),
+        ({"device": "cuda", "tp_size": 4}, "cuda 4.0"),
+    ],
+)
+def test_each_rank_has_a_gpu(args: dict[str, object], wanted: str) -> None:
+    made = run(RESOURCES, json.dumps(args))
+    assert made.stdout.strip() == wanted, made.stderr
+
+
+THREADS = (
+    "from radixlm.core.config import EngineConfig; "
+    "from radixlm.ray.deployment import on_one_machine; "
+    "print(on_one_machine(EngineConfig(tp_size=2), 3, 20.5).threads,"
+    " on_one_machine(EngineConfig(threads=5), 3, 20.5).threads,"
+    " on_one_machine(EngineConfig(), 3, 1.5).threads)"
+)
+
+
+@pytest.mark.slow
+def test_ranks_share_the_processors_of_one_machine() -> None:
+    assert run(THREADS).stdout.split() == ["3", "5", "1"]
+
+
+WANTED = """
+import json, sys
+from types import SimpleNamespace
+from ray.serve.config import AutoscalingConfig
+from radixlm.ray.autoscaling import by_queues
+
+state = {}
+for running, waiting in json.loads(sys.argv[1]):
+    metrics = {}
+    for name, counts in (("running", running), ("waiting", waiting)):
+        metrics[name] = dict(enumerate(counts))
+    context = SimpleNamespace(
+        aggregated_metrics=metrics if running else None,
+        policy_state=state,
+        target_num_replicas=7,
+        config=AutoscalingConfig(target_ongoing_requests=16),
+    )
+    wanted, state = by_queues(context)
+    print(round(wanted, 2))
+"""
+
+
+@pytest.mark.slow
+def test_replicas_are_wanted_by_what_runs_and_waits_in_them() -> None:
+    seen = [
+        ((), ()),  # nobody has reported
+        ((4, 4), (0, 0)),  # half of the room of one
+        ((4, 6), (0, 10)),  # six run where ten wait: so twenty are work for more than three
+        ((4, 2), (0, 0)),  # one has been seen to be enough
+    ]
+    wanted = run(WANTED, json.dumps(seen))
+    assert [float(line) for line in wanted.stdout.split()] == [7, 0.5, 3.33, 1], wanted.stderr
 
 
 @pytest.mark.slow

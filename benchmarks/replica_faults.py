@@ -3,10 +3,10 @@
     python -m benchmarks.replica_faults [--kills 30]
 
 Threads ask for the same few prompts again and again. Each answer is compared with the one of the
-start. Where a replica computes another one than the one before it had begun, a request ends with an
-error that says so; where the ingress or the proxy dies, connections may break. After each kind: in how many seconds the hit rate is what it
-was, and whether on each replica free + private + locked + evictable == capacity, with nothing
-private or locked once all is answered. Ends in one JSON line.
+start. Where the next replica computes another answer than was begun, a request ends with an error
+that says so; where the ingress or the proxy dies, connections may break. After each kind: in how
+many seconds the hit rate is what it was, and whether on each replica free + private + locked +
+evictable == capacity, with nothing private or locked once all is answered. Ends in one JSON line.
 """
 
 from __future__ import annotations

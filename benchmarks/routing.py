@@ -3,6 +3,7 @@ decision, bursts with one cold prefix and with one that is held, and a prefix th
 requests have.
 
     python -m benchmarks.routing [--trace mooncake_conversation_trace.jsonl] [--only hits]
+        [--picture hits.png]
 
 Replicas are simulated, by the product's engine core, cache and router; see docs/simulator.md. Ends
 in one JSON line.
@@ -16,10 +17,12 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.pictures import panels, save
 from benchmarks.routing_rivals import (
     CacheAware,
     PowerOfTwo,
@@ -240,9 +243,26 @@ def skew(replicas: int = 4, requests: int = 2_000) -> float:
     return statistics.mean(watched[0].seen[100:])
 
 
+def draw(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Bars of what each router found, by workload and replicas."""
+    figure, [axes] = panels(1, "Hit rate / that of one cache as large as all", height=4.0)
+    width = 0.8 / len(ROUTERS)
+    for place, name in enumerate(ROUTERS):
+        at = [row + width * (place - len(ROUTERS) / 2 + 0.5) for row in range(len(rows))]
+        axes.bar(at, [row[name] for row in rows], width, label=name)
+    names = [f"{row['replicas']}, {row['workload']}".replace(", ", "\n") for row in rows]
+    axes.set_xticks(range(len(rows)), names)
+    axes.axhline(0.95, color="black", linewidth=0.6, linestyle=":")
+    axes.set_ylim(0, 1.2)
+    axes.set_xlabel("replicas, workload")
+    axes.legend(loc="upper center", ncols=len(ROUTERS), fontsize=8)
+    save(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", help="Mooncake's conversation trace")
+    parser.add_argument("--picture", type=Path, help="of the hits, a PNG")
     parser.add_argument("--only", choices=("hits", "many", "decision", "burst", "held", "skew"))
     args = parser.parse_args()
     found: dict[str, Any] = {}
@@ -262,6 +282,8 @@ def main() -> None:
     for name in ("hits", "many"):
         if name in found:
             show_rows("hit rate / that of one cache as large", found[name])
+    if args.picture is not None and "hits" in found:
+        draw(args.picture, found["hits"])
     print(json.dumps(found))
 
 

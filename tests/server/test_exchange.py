@@ -10,7 +10,7 @@ import re
 import httpx
 import pytest
 
-from radixlm.cli.model_commands import JsonFormatter
+from radixlm.server.http.logs import JsonFormatter
 from tests.server_support import Client, events, fake_engine, live
 
 PRIVATE = "my very private words"

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from radixlm.cli.model_commands import log_to_stderr
 from radixlm.cli.options import HeadedCommand, serving_options, take_serving
 from radixlm.cli.start import later
 from radixlm.core.errors import ConfigError
+from radixlm.server.http.logs import log_to_stderr
 from radixlm.text.model_folder import resolve_model
 
 run = later("radixlm.ray.deploy:deploy")

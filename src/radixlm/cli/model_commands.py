@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import shlex
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,8 +27,9 @@ from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ModelError, counted
 from radixlm.core.request import RequestOutput
-from radixlm.server.config.server_config import LogFormat, ServerConfig
+from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
+from radixlm.server.http.logs import log_to_stderr
 from radixlm.text.model_folder import DEMO_NAME, hub_name, is_model, resolve_model
 
 run_server = later("radixlm.server.serve:serve")
@@ -65,30 +64,6 @@ def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.soc
     with listening(settings) as listener:
         logging.getLogger("radixlm.server").info("Loading %s ...", config.model or DEMO_NAME)
         yield listener
-
-
-def log_to_stderr(log_format: LogFormat) -> None:
-    handler = logging.StreamHandler()
-    plain = logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    handler.setFormatter(JsonFormatter() if log_format == "json" else plain)
-    logging.basicConfig(handlers=[handler])
-    logging.getLogger("radixlm").setLevel(logging.INFO)
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time (UTC), level, logger, and the message or its fields."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        line = {
-            "time": f"{seconds}.{int(record.msecs):03}Z",
-            "level": record.levelname,
-            "logger": record.name,
-        }
-        line |= getattr(record, "fields", None) or {"message": record.getMessage()}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
 
 
 @click.command("chat", cls=HintingCommand)

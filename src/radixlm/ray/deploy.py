@@ -75,6 +75,7 @@ def deployed(
         # Of its own machine Ray need not count processors: they are shared out already.
         cpus=cpus if address else 0.0,
     )
+    quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the way in has its own
     _connect(address)
     since = None
     try:
@@ -87,10 +88,10 @@ def deployed(
                 keep_alive_timeout_s=math.ceil(settings.keep_alive_timeout),
             ),
             controller_options=ControllerOptions(runtime_env={"env_vars": dict(_RAY_SETTINGS)}),
-            logging_config=LoggingConfig(log_level="WARNING", enable_access_log=False),
+            logging_config=quiet,
         )
         _logger.info("starting %s", counted(replicas, "replica"))
-        serve.run(app, name=APP, route_prefix=settings.root_path or "/")
+        serve.run(app, name=APP, route_prefix=settings.root_path or "/", logging_config=quiet)
         since = _deployed_since()
         scheme = "http" if settings.ssl_certfile is None else "https"
         host = _LOOPBACK if settings.host == "0.0.0.0" else settings.host  # noqa: S104
@@ -158,7 +159,6 @@ def _connect(address: str | None) -> None:
             address="local",
             include_dashboard=False,
             _system_config={"worker_niceness": _NICENESS},
-            log_to_driver=False,
             logging_level=logging.WARNING,
         )
     except (ConnectionError, ValueError, AuthenticationError) as error:

@@ -18,6 +18,7 @@ from radixlm.ray.replica import Described
 from radixlm.ray.router_routes import ROUTES, replica_metrics
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.logs import log_to_stderr
 from radixlm.server.http.tracing import traced
 from radixlm.server.pipeline.recorder import recording
 from radixlm.server.serve import stored_responses
@@ -35,6 +36,7 @@ class Ingress:
         """version: of the model; while it replaces another one there are replicas of both. Raises
         ConfigError, ModelError.
         """
+        log_to_stderr(settings.log_format)
         described: Described = await replicas.describe.remote()
         while described.version != version:
             await asyncio.sleep(_SECONDS_BETWEEN)

@@ -79,17 +79,7 @@ def deployed(
     _connect(address)
     since = None
     try:
-        serve.start(
-            http_options=HTTPOptions(
-                host=settings.host,
-                port=settings.port,
-                ssl_keyfile=settings.ssl_keyfile,
-                ssl_certfile=settings.ssl_certfile,
-                keep_alive_timeout_s=math.ceil(settings.keep_alive_timeout),
-            ),
-            controller_options=ControllerOptions(runtime_env={"env_vars": dict(_RAY_SETTINGS)}),
-            logging_config=quiet,
-        )
+        _start(settings, quiet)
         _logger.info("starting %s", counted(replicas, "replica"))
         serve.run(app, name=APP, route_prefix=settings.root_path or "/", logging_config=quiet)
         since = _deployed_since()
@@ -103,6 +93,21 @@ def deployed(
             _within(_SECONDS_TO_END, end)
             _within(_SECONDS_TO_END, Desk(APP).end)
         ray.shutdown()
+
+
+def _start(settings: ServerConfig, logs: LoggingConfig) -> None:
+    """Ray Serve, without an application; where it runs already, nothing is changed."""
+    serve.start(
+        http_options=HTTPOptions(
+            host=settings.host,
+            port=settings.port,
+            ssl_keyfile=settings.ssl_keyfile,
+            ssl_certfile=settings.ssl_certfile,
+            keep_alive_timeout_s=math.ceil(settings.keep_alive_timeout),
+        ),
+        controller_options=ControllerOptions(runtime_env={"env_vars": dict(_RAY_SETTINGS)}),
+        logging_config=logs,
+    )
 
 
 def _deployed_since() -> float | None:

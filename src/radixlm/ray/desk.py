@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from radixlm.routing import FrontDesk
 
@@ -44,6 +44,13 @@ class Desk:
             _logger.warning("%s does not answer, so it is started again", self.name)
             ray.kill(actor, no_restart=False)
             raise GetTimeoutError(f"{self.name} does not answer") from None
+
+    async def leave(self, name: str) -> None:
+        """A replica is gone: nobody is sent there any more."""
+        try:
+            await self.ask("leave", name)
+        except RayError as error:
+            _logger.warning("%s does not know that %s is gone: %s", self.name, name, error)
 
     def end(self) -> None:
         """Stop the actor, wherever it is used."""

@@ -41,7 +41,7 @@ class Reporter:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._leave()
+        await self._desk.leave(self._name)
 
     def arrived(self, request: GenerateRequest) -> None:
         self._book.arrived(request)
@@ -65,7 +65,7 @@ class Reporter:
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
                 self._book.begin_again()
-        await self._leave()
+        await self._desk.leave(self._name)
 
     def _is_alive(self) -> bool:
         try:
@@ -73,13 +73,6 @@ class Reporter:
         except EngineDeadError:
             return False
         return True
-
-    async def _leave(self) -> None:
-        """Nobody is sent here any more."""
-        try:
-            await self._desk.ask("leave", self._name)
-        except RayError as error:
-            _logger.warning("the router does not know that %s is gone: %s", self._name, error)
 
     async def _report_while_all_is_known(self) -> None:
         """Until something was missed."""

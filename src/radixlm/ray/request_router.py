@@ -85,10 +85,4 @@ class TokenRouter(RequestRouter):
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """The router forgets it at once."""
         super().on_replica_actor_died(replica_id)
-        self._event_loop.create_task(self._leave(replica_id.unique_id))
-
-    async def _leave(self, name: str) -> None:
-        try:
-            await self._desk.ask("leave", name)
-        except RayError as error:
-            _logger.warning("the router does not know that replica %s died: %s", name, error)
+        self._event_loop.create_task(self._desk.leave(replica_id.unique_id))

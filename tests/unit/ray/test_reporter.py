@@ -24,6 +24,9 @@ class Desk:
         calls.append(method)
         return True
 
+    async def leave(self, name):
+        calls.append("leave")
+
 async def main():
     engine, _ = fake_engine()
     reporter = Reporter("one", engine, Desk())

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from radixlm.testing.deployed import serving
 from scripts.browser import chromium, fire, opened
 from scripts.try_clients.server import KEY, served
 
@@ -42,6 +43,7 @@ def main() -> None:
                 _page(browser, theme, "--disk-cache", disk, *_DISK) as page,
             ):
                 _take_the_disk(page, folder, ending)
+        _take_the_replicas(browser, folder)
 
 
 @contextmanager
@@ -84,6 +86,17 @@ def _take_the_disk(page: Page, folder: Path, ending: str) -> None:
     for load in ("agents", "tree", "raw", "chat"):
         fire(page, load)
     _take(page, folder / f"ui-disk{ending}.png")
+
+
+def _take_the_replicas(browser: Browser, folder: Path) -> None:
+    with (
+        serving("deploy", "--replicas", "2", *_FLAGS) as two,
+        closing(opened(browser, str(two.client.base_url))) as page,
+    ):
+        for load in ("agents", "chat", "tree"):
+            fire(page, load)
+        page.locator("#replicas").scroll_into_view_if_needed()
+        _take(page, folder / "ui-replicas.png")
 
 
 def _take(page: Page, path: Path) -> None:

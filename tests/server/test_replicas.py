@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -78,6 +80,10 @@ def test_replicas_serve_as_one_server(two: Deployed):
     assert STORY[:20] in trees[0].text
     assert STORY[:20] not in trees[1].text
     assert two.client.get("/cache/tree", params={"replica": "x"}).status_code == 400
+    held = offers[0]["cached_tokens"]
+    assert until(lambda: prefix(two).get("cached_tokens", {}).get(home, 0) >= held, 30) is not None
+    assert list(prefix(two)["cached_tokens"]) == [home]
+    assert two.client.get("/router/prefixes", params={"limit": 0}).status_code == 400
     named = (f'replica_cached_tokens{{replica="{home}"}}', 'router_decisions_total{replica="')
     assert until(lambda: all(name in metrics(two) for name in named), 30) is not None
 
@@ -88,6 +94,13 @@ def test_replicas_serve_as_one_server(two: Deployed):
     assert explained["cached_tokens"]["device"] > 0
     assert two.client.post("/flush_cache").status_code == 200
     assert two.complete(STORY).json()["cache_report"]["cached_tokens"]["device"] == 0
+
+
+def prefix(two: Deployed) -> dict[str, Any]:
+    """The branch that begins as the story does."""
+    found = two.client.get("/router/prefixes", params={"limit": 200}).json()["prefixes"]
+    own = (e for e in found if e["above"] is None and e["text"][:20] == STORY[:20])
+    return next(own, {})
 
 
 def test_a_trace_goes_from_the_client_to_the_replica(two: Deployed, collector: Collector):
@@ -133,8 +146,9 @@ def test_top_shows_each_replica_and_why_it_was_chosen(two: Deployed):
 
     assert until(told, 30) is not None
     assert sorted(rows()) == names
-    assert STORY[:20] in seen(home)
-    assert STORY[:20] not in seen(other)
+    assert STORY[:20] in seen(home).partition("Tree")[2]
+    assert STORY[:20] not in seen(other).partition("Tree")[2]
+    assert re.search(f"{STORY[:20]}.* {home} ", seen(other).partition("Tree")[0])
 
 
 def test_a_prefix_that_another_replica_wrote_is_read(two: Deployed):

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from radixlm.cli.top_feed import Cache, Feed, Json, SilentError
-from radixlm.cli.top_replicas import plain, replica_table
+from radixlm.cli.top_replicas import plain, prefix_table, replica_table
 from radixlm.core.errors import ConfigError
 
 _AGAIN_SECONDS = 2.0
@@ -35,6 +35,7 @@ _GHOST = "bright_black"
 _BAR = 14
 _REQUESTS = 6
 _REPLICAS = 8
+_PREFIXES = 6
 _ADVICE = 4
 _LEAST_ROWS = 3
 _TRYING = "Trying again; Ctrl-C leaves."
@@ -61,7 +62,8 @@ def command(
 ) -> None:
     """Watch the cache of the server at URL: its tree, hit rate, pool, requests, advice.
 
-    Of several replicas, each has a row; numbers are of all, the tree and requests of one.
+    Of several replicas, each has a row; numbers and prefixes are of all, the tree and
+    requests of one.
 
     Ctrl-C leaves. Where the output is no terminal, it is as with --once, and every row is printed.
     """
@@ -113,9 +115,14 @@ def _heard(feed: Feed) -> Cache:
     for name, data in feed.events():
         cache.apply(name, data)
         if name == "stats":
-            cache.replicas = feed.replicas()
+            _hear_of_replicas(cache, feed)
             return cache
     raise SilentError(f"{feed.url} ended before it sent anything")
+
+
+def _hear_of_replicas(cache: Cache, feed: Feed) -> None:
+    cache.replicas = feed.replicas()
+    cache.prefixes = feed.prefixes(_PREFIXES)
 
 
 def _watch(feed: Feed, console: Console) -> None:
@@ -140,7 +147,7 @@ def _watch(feed: Feed, console: Console) -> None:
                     cache.apply(name, data)
                     if name == "stats":
                         advice = feed.advice()
-                        cache.replicas = feed.replicas()
+                        _hear_of_replicas(cache, feed)
                     if time.monotonic() >= due:
                         due = show()
                 cache.lost = "the server ended"
@@ -169,10 +176,12 @@ def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> 
     replicas = cache.replicas[: None if height is None else _REPLICAS]
     if replicas:
         parts.append(replica_table(replicas, len(cache.replicas)))
+    if cache.prefixes:
+        parts.append(prefix_table(cache.prefixes))
     rows = len(cache.nodes)
     if height is not None:
         around = _AROUND + (len(requests) + 3 if requests else 0) + (2 * len(lines) + 2)
-        around += len(replicas) + 1 if replicas else 0
+        around += sum(len(each) + 1 for each in (replicas, cache.prefixes) if each)
         rows = max(height - around, _LEAST_ROWS)
     parts.append(_tree(cache, rows))
     if requests:

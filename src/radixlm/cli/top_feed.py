@@ -140,6 +140,16 @@ class Feed:
             self._alone = True
             return []
 
+    def prefixes(self, limit: int) -> list[Json]:
+        """Which prefix lives where, of a deployment."""
+        if self._alone:
+            return []
+        try:
+            found: list[Json] = self._json(f"/router/prefixes?limit={limit}")["prefixes"]
+        except (WatchError, KeyError, TypeError):
+            return []
+        return found
+
     def _json(self, path: str) -> Json:
         """Raises WatchError."""
         with self._answer(path) as answer:
@@ -200,9 +210,9 @@ class Feed:
 class Cache:
     """The cache as the events describe it.
 
-    nodes: by id, as in the stream. samples: the statistics of the last minute. replicas: what is
-    known of each, where there are several. lost: why nothing is heard from the server; "" while
-    something is.
+    nodes: by id, as in the stream. samples: the statistics of the last minute. replicas, prefixes:
+    what is known of each, where there are several. lost: why nothing is heard from the server; ""
+    while something is.
     """
 
     def __init__(self) -> None:
@@ -210,6 +220,7 @@ class Cache:
         self.requests: dict[str, Json] = {}
         self.totals: Json = {}
         self.replicas: list[Json] = []
+        self.prefixes: list[Json] = []
         self.samples: deque[Json] = deque(maxlen=_MINUTE)
         self.lost = ""
 

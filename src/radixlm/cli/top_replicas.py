@@ -11,6 +11,7 @@ from radixlm.cli.top_feed import Json
 
 # The router chooses none that has not reported for longer.
 _SILENT_SECONDS = 5.0
+_MOST_DEPTH = 4
 
 
 def replica_table(replicas: Sequence[Json], total: int) -> Table:
@@ -34,6 +35,34 @@ def replica_table(replicas: Sequence[Json], total: int) -> Table:
             _chosen(each),
         )
     return table
+
+
+def prefix_table(prefixes: Sequence[Json]) -> Table:
+    """Which prefix lives where, as `/router/prefixes` describes it."""
+    table = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
+    table.add_column("Prefixes of all replicas", ratio=1, no_wrap=True, overflow="ellipsis")
+    for name in ("Tokens", "Below"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("Where, with what is below", ratio=1, no_wrap=True, overflow="ellipsis")
+    depths: list[int] = []
+    for each in prefixes:
+        depths.append(0 if each["above"] is None else depths[each["above"]] + 1)
+        text = Text("│ " * min(depths[-1], _MOST_DEPTH), style="dim", no_wrap=True)
+        text.append(plain(each["text"]))
+        table.add_row(
+            text,
+            f"{each['tokens']:,}",
+            f"{each['below_tokens'] - each['tokens']:,}",
+            Text(plain(_where(each))),
+        )
+    return table
+
+
+def _where(prefix: Json) -> str:
+    """Who holds it, who has most of what is below it first; and who is about to."""
+    held = sorted(prefix["cached_tokens"].items(), key=lambda each: -each[1])
+    places = [f"{name} {tokens:,}" for name, tokens in held]
+    return ", ".join(places + [f"{name} computes it" for name in prefix["coming"]])
 
 
 def _chosen(replica: Json) -> Text:

@@ -35,7 +35,7 @@ from radixlm.engine.totals import Totals
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.ray.desk import Desk
 from radixlm.ray.replica import Described
-from radixlm.routing import Offer, Reported
+from radixlm.routing import Offer, PrefixMap, Reported
 from radixlm.routing.resuming import OtherAnswerError, Sent, repeatable
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
@@ -166,12 +166,20 @@ class Fleet:
 
     async def offers(self, namespace: Namespace, key: Key) -> list[Offer]:
         """What a prompt would cost each replica now."""
-        names = [each.replica for each in self._replicas]
+        found: list[Offer] = await self._asked("offers", namespace, key, self._names())
+        return found
+
+    async def prefixes(self, query: TreeQuery) -> PrefixMap:
+        """Which prefix lives where."""
+        found: PrefixMap = await self._asked("prefixes", query, self._names())
+        return found
+
+    async def _asked(self, method: str, *arguments: Any) -> Any:
+        """What the router answers. Raises EngineDeadError where it is away."""
         try:
-            found: list[Offer] = await self._desk.ask("offers", namespace, key, names)
+            return await self._desk.ask(method, *arguments)
         except RayError as error:
             raise EngineDeadError(f"the router is away: {error}") from None
-        return found
 
     async def ready(self) -> None:
         """Wait until a replica is heard of."""
@@ -248,8 +256,11 @@ class Fleet:
         self._looking.cancel()
         await asyncio.gather(self._looking, return_exceptions=True)
 
+    def _names(self) -> list[str]:
+        return sorted(each.replica for each in self._replicas)
+
     def _named(self, query: TreeQuery) -> str:
-        names = sorted(each.replica for each in self._replicas)
+        names = self._names()
         if not names:
             raise EngineDeadError("no replica is alive")
         if query.replica is None:

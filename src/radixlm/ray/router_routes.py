@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from pydantic import Field
@@ -14,8 +15,11 @@ from typing_extensions import TypedDict
 
 from radixlm.core.errors import EngineDeadError
 from radixlm.ray.fleet import Fleet
-from radixlm.routing import Reported
+from radixlm.routing import Prefix, Reported
+from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.routes import Route, noted
+from radixlm.server.pages import tree_nodes
+from radixlm.server.pages.tree_routes import seen_by
 from radixlm.server.pipeline.metrics import PREFIX
 from radixlm.server.pipeline.protocol import CacheFields
 from radixlm.server.pipeline.service import service_of, tenant_of
@@ -60,6 +64,39 @@ class OffersOut(TypedDict):
     offers: list[OfferOut]
 
 
+class PrefixOut(TypedDict):
+    """above: its parent's place in the list. start: where it begins in a prompt. below_tokens: in
+    it and below it; cached_tokens: the same that a replica has, by replica. Who is in it has all of
+    the prefix. coming: those that are about to compute it.
+    """
+
+    above: int | None
+    namespace: tree_nodes.NamespaceOut
+    start: int
+    tokens: int
+    text: str
+    cut: bool
+    below_tokens: int
+    cached_tokens: dict[str, int]
+    coming: list[str]
+
+
+class PrefixesOut(TypedDict):
+    """The heaviest, each after its parent. nodes: of the router's tree; looked_at: those of them
+    that were looked at, next to the roots; sizes are of these.
+    """
+
+    nodes: int
+    looked_at: int
+    prefixes: list[PrefixOut]
+
+
+class PrefixParams(Body):
+    """GET /router/prefixes."""
+
+    limit: Annotated[int, Field(ge=1, le=200), DIGITS] = 20
+
+
 class RouteBody(CacheFields):
     """A prompt to be routed: text, or token ids."""
 
@@ -76,6 +113,24 @@ async def replicas(request: Request) -> Response:
     service.check_admin(request)
     fleet = cast("Fleet", service.engine)
     return JSONResponse({"replicas": [_replica_out(each) for each in fleet.replicas()]})
+
+
+@router.get(
+    "/router/prefixes",
+    response_model=PrefixesOut,
+    responses=noted(EngineDeadError, admin=True),
+)
+async def prefixes(request: Request, params: Annotated[PrefixParams, Query()]) -> Response:
+    """Which prefix lives where: the heaviest branches of what all replicas hold."""
+    service, query = service_of(request), replace(seen_by(request), max_nodes=params.limit)
+    found = await cast("Fleet", service.engine).prefixes(query)
+    writer = tree_nodes.NodeWriter(service.engine.tokenizer, within=query.within)
+    out: PrefixesOut = {
+        "nodes": found.nodes,
+        "looked_at": found.looked_at,
+        "prefixes": [_prefix_out(each, writer) for each in found.prefixes],
+    }
+    return JSONResponse(out)
 
 
 @router.post(
@@ -106,6 +161,21 @@ async def explain(request: Request, body: RouteBody) -> Response:
 
 
 ROUTES: Sequence[Route] = [route for route in router.routes if isinstance(route, Route)]
+
+
+def _prefix_out(each: Prefix, writer: tree_nodes.NodeWriter) -> PrefixOut:
+    text, cut = writer.text(memoryview(each.edge).cast("i"))
+    return {
+        "above": each.above,
+        "namespace": writer.namespace(each.namespace),
+        "start": each.start,
+        "tokens": each.tokens,
+        "text": text,
+        "cut": cut,
+        "below_tokens": each.below,
+        "cached_tokens": each.cached,
+        "coming": each.coming,
+    }
 
 
 def _replica_out(each: Reported) -> ReplicaOut:

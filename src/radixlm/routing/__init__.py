@@ -2,6 +2,7 @@
 
 from radixlm.routing.feed import News, Position, TreeFeed
 from radixlm.routing.front_desk import FrontDesk, Reported
+from radixlm.routing.prefix_map import Prefix, PrefixMap
 from radixlm.routing.replica_tree import Found, ReplicaTree
 from radixlm.routing.report_book import Report, ReportBook
 from radixlm.routing.router import Choice, Offer, Router, Why
@@ -16,6 +17,8 @@ __all__ = [
     "News",
     "Offer",
     "Position",
+    "Prefix",
+    "PrefixMap",
     "ReplicaTree",
     "Report",
     "ReportBook",

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Key
+from radixlm.core.reports import TreeQuery
 from radixlm.core.request import Namespace
+from radixlm.routing.prefix_map import PrefixMap
 from radixlm.routing.report_book import Report
 from radixlm.routing.router import Choice, Offer, Router, Why
 
@@ -103,6 +105,10 @@ class FrontDesk:
     ) -> list[Offer]:
         """As Router.offers."""
         return self.router.offers(namespace, key, among)
+
+    def prefixes(self, query: TreeQuery, among: Collection[str] | None = None) -> PrefixMap:
+        """As Router.prefixes."""
+        return self.router.prefixes(query, among)
 
     def replicas(self) -> list[Reported]:
         """All that are known."""

@@ -11,9 +11,11 @@ import numpy as np
 
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import Key
+from radixlm.core.reports import TreeQuery
 from radixlm.core.request import Namespace
 from radixlm.routing.feed import News, Position
 from radixlm.routing.loads import Loads, Numbers
+from radixlm.routing.prefix_map import PrefixMap, prefix_map
 from radixlm.routing.replica_tree import Found, ReplicaTree
 from radixlm.routing.tree_ledger import Change, Held
 
@@ -227,6 +229,12 @@ class Router:
                 queue, cost = float(queues[number]), float(costs[number])
                 offers.append(Offer(replica.name, there, coming, queue, cost))
         return offers
+
+    def prefixes(self, query: TreeQuery, among: Collection[str] | None = None) -> PrefixMap:
+        """Which prefix lives where; see `prefix_map`."""
+        asked = self._replicas.keys() & set(self._replicas if among is None else among)
+        names = {self._replicas[name].number: name for name in asked}
+        return prefix_map(self.tree, query, names)
 
     def _fullest(self, found: Found, candidates: _Candidates) -> int:
         """That with most of the prompt, or of equals that with the least queue."""

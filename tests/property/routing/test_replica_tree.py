@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlm.core.keys import Key, as_key
+from radixlm.core.reports import TreeQuery
+from radixlm.routing.prefix_map import prefix_map
 from radixlm.routing.replica_tree import ReplicaTree, below
 
 _KEYS = st.lists(st.integers(0, 2), min_size=1, max_size=8)
@@ -77,6 +79,27 @@ class Model:
         for begin in range(key.size):
             assert found.own(begin, key.size) == pytest.approx(sum(shares[begin:]))
 
+    def check_map(self, tree: ReplicaTree) -> None:
+        """A prefix of n tokens ends in the branch that has its last one."""
+        names = {r: str(r) for r in self.held}
+        known = set().union(*self.held.values(), *(_prefixes(sent) for _, sent in self.sent))
+        paths: list[tuple[int, ...]] = []
+        for each in prefix_map(tree, TreeQuery(), names).prefixes:
+            above = () if each.above is None else paths[each.above]
+            top = (*above, memoryview(each.edge).cast("i")[0])
+            paths.append((*above, *memoryview(each.edge).cast("i")))
+            assert (each.start, each.tokens) == (len(above), len(paths[-1]) - len(above))
+
+            def below(prefixes, top=top) -> int:
+                return sum(prefix[: len(top)] == top for prefix in prefixes)
+
+            assert each.below == below(known)
+            has = {names[r]: below(held) for r, held in self.held.items()}
+            assert each.cached == {name: size for name, size in has.items() if size}
+            sent = {r for r, prefix in self.sent if prefix[: len(top)] == top}
+            assert each.coming == [names[r] for r in sorted(sent)]
+        assert len(paths) == tree.nodes
+
 
 def _prefixes(key) -> set[tuple[int, ...]]:
     return {tuple(key[: end + 1]) for end in range(len(key))}
@@ -95,6 +118,7 @@ def test_it_finds_what_a_set_of_prefixes_does(steps, keys) -> None:
         for key in keys:
             model.check(tree, as_key(key))
         _check_shape(tree)
+        model.check_map(tree)
 
 
 def _check_shape(tree: ReplicaTree) -> None:

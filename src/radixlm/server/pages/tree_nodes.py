@@ -226,17 +226,17 @@ class NodeWriter:
         if view.tombstones:
             out["tombstones"] = [[first, stop] for first, stop in view.tombstones]
         if view.parent_id is None:
-            out["namespace"] = self._namespace(view.namespace)
+            out["namespace"] = self.namespace(view.namespace)
         if self.texts:
-            out["text"], out["cut"] = self._text(view)
+            out["text"], out["cut"] = self.text(view.ids)
         return out
 
-    def _text(self, view: NodeView) -> tuple[str, bool]:
-        """The beginning of a node's text, and whether there is more. O(what is shown): the engine's
-        thread waits for the interpreter meanwhile.
+    def text(self, ids: Sequence[int]) -> tuple[str, bool]:
+        """The beginning of a text, and whether there is more. O(what is shown): the engine's thread
+        waits for the interpreter meanwhile.
         """
         decoder, text = _decoder("replace"), ""
-        ids = view.ids[: _UTF8_BYTES * (self.characters + 1)]
+        ids = ids[: _UTF8_BYTES * (self.characters + 1)]
         for at in range(0, len(ids), _TOKENS_AT_ONCE):
             text += decoder.decode(self.tokenizer.spelled(ids[at : at + _TOKENS_AT_ONCE]))
             if len(text) > self.characters:
@@ -244,7 +244,8 @@ class NodeWriter:
         text += decoder.decode(b"", final=True)
         return text[: self.characters], len(text) > self.characters
 
-    def _namespace(self, namespace: Hashable) -> NamespaceOut:
+    def namespace(self, namespace: Hashable) -> NamespaceOut:
+        """Without the owner's name."""
         named = namespace if isinstance(namespace, Namespace) else Namespace()
         own = named._replace(cache_salt=named.cache_salt.removeprefix(self.within or ""))
         return cast("NamespaceOut", own._asdict())

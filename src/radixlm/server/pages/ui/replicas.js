@@ -1,6 +1,7 @@
 // Several engines behind one address: a table of them, and whose tree is shown.
 
 import { getJson } from "./api.js";
+import { showPrefixes } from "./prefixes.js";
 import { byId, counted, element, percent } from "./text.js";
 
 const EVERY_MS = 2000;
@@ -16,7 +17,7 @@ export function ofReplica(path) {
 /** changed(): another replica was chosen. */
 export async function setUpReplicas(changed) {
   const show = async () => {
-    const { replicas } = await getJson("router/replicas");
+    const [{ replicas }, prefixes] = await Promise.all(["router/replicas", "router/prefixes?limit=10"].map((path) => getJson(path)));
     replicas.sort((one, other) => one.replica.localeCompare(other.replica));
     if (!replicas.some(({ replica }) => replica === chosen)) {
       chosen = replicas[0]?.replica;
@@ -24,6 +25,7 @@ export async function setUpReplicas(changed) {
     }
     byId("replica-rows").replaceChildren(...replicas.map((each) => row(each, choose)));
     byId("replicas").hidden = false;
+    showPrefixes(prefixes, replicas.map(({ replica }) => replica), choose);
   };
   const choose = (name) => {
     chosen = name;

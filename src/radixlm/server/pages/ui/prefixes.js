@@ -1,0 +1,53 @@
+// Which prefix lives where: a row for each of the heaviest, a bar for each replica.
+
+import { byId, count, counted, element, oneLine } from "./text.js";
+
+const MOST_BARS = 8;
+
+/** names: of the replicas, in the order of their rows. choose(name): show this one's tree. */
+export function showPrefixes({ prefixes }, names, choose) {
+  const depths = [];
+  const rows = prefixes.map((each, at) => {
+    depths[at] = each.above === null ? 0 : depths[each.above] + 1;
+    return row(each, depths[at], names, choose);
+  });
+  byId("prefixes").hidden = !rows.length;
+  const body = byId("prefix-rows");
+  if (!body.contains(document.activeElement)) body.replaceChildren(...rows);
+}
+
+function row(each, depth, names, choose) {
+  const line = element("tr");
+  const first = element("td");
+  const [most] = Object.entries(each.cached_tokens).sort((one, other) => other[1] - one[1]);
+  const text = oneLine(each.text) || `${counted(each.tokens, "token")}`;
+  const name = element("button", text, { type: "button", title: text + (each.cut ? "…" : ""), disabled: "" });
+  if (most) name.removeAttribute("disabled");
+  name.addEventListener("click", () => choose(most[0]));
+  name.style.setProperty("--depth", Math.min(depth, 6));
+  first.append(name);
+  line.append(first, element("td", count(each.tokens)), element("td", count(each.below_tokens)), where(each, names));
+  return line;
+}
+
+function where(each, names) {
+  const own = (name) => each.cached_tokens[name];
+  const spoken = names.filter((name) => own(name) || each.coming.includes(name)).map((name) => {
+    const parts = own(name) ? [counted(own(name), "token")] : [];
+    if (each.coming.includes(name)) parts.push("being computed");
+    return `${name}: ${parts.join(", ")}`;
+  });
+  const cell = element("td", "", { title: spoken.join("\n") });
+  if (names.length > MOST_BARS) {
+    cell.textContent = `${Object.keys(each.cached_tokens).length} of ${names.length}`;
+    return cell;
+  }
+  const bars = element("span", "", { class: "bars", role: "img", "aria-label": spoken.join("; ") || "nowhere" });
+  bars.append(...names.map((name) => {
+    const bar = element("i", "", { "data-coming": String(each.coming.includes(name)) });
+    bar.style.setProperty("--share", own(name) ? own(name) / each.below_tokens : 0);
+    return bar;
+  }));
+  cell.append(bars);
+  return cell;
+}

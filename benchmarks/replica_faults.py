@@ -1,12 +1,13 @@
 """Processes of a deployment die or hang under load: what becomes of requests, and of the cache.
 
-    python -m benchmarks.replica_faults [--kills 30]
+    python -m benchmarks.replica_faults [--kills 30] [--tp-size 2]
 
 Threads ask for the same few prompts again and again. Each answer is compared with the one of the
 start. Where the next replica computes another answer than was begun, a request ends with an error
 that says so; where the ingress or the proxy dies, connections may break. After each kind: in how
 many seconds the hit rate is what it was, and whether on each replica free + private + locked +
-evictable == capacity, with nothing private or locked once all is answered. Ends in one JSON line.
+evictable == capacity, with nothing private or locked once all is answered. With --tp-size only a
+rank of a replica is killed. Ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 
 import httpx
 
 from benchmarks.asking import Asking
-from radixlm.testing.deployed import INGRESS, PROXY, REPLICA, ROUTER, Deployed, serving, until
+from radixlm.testing.deployed import INGRESS, PROXY, RANK, REPLICA, ROUTER, Deployed, serving, until
 
 _PROMPTS = [
     f"{name} lived in a village near the forest. One day {name} went to the market and"
     for name in ("Anna", "Ben", "Clara", "David", "Emma", "Fritz")
 ]
-_WITHIN_SECONDS = 60.0
+_WITHIN_SECONDS = 120.0
 _RATE_SECONDS = 10.0
 _HANG_SECONDS = 20.0
 
@@ -86,9 +88,14 @@ class Load:
 
 def faults(deployed: Deployed, kills: int) -> dict[str, object]:
     """Each kind of fault, then what was seen; seconds until all is as before."""
-    found: dict[str, object] = {}
     plan = [("replica", REPLICA, kills), ("router", ROUTER, max(kills // 5, 1))]
     plan += [("ingress", INGRESS, max(kills // 10, 1)), ("proxy", PROXY, max(kills // 10, 1))]
+    return kill(deployed, plan) | hang(deployed)
+
+
+def kill(deployed: Deployed, plan: Sequence[tuple[str, str, int]]) -> dict[str, object]:
+    """plan: what, the title of its process, how often."""
+    found: dict[str, object] = {}
     for name, title, times in plan:
         load, back = Load(deployed), []
         for done in range(1, times + 1):
@@ -101,6 +108,12 @@ def faults(deployed: Deployed, kills: int) -> dict[str, object]:
             print(f"{name} {done} of {times}: {seen}", flush=True)
         found[name] = _seen(deployed, load, back)
         print(name, json.dumps(found[name]), flush=True)
+    return found
+
+
+def hang(deployed: Deployed) -> dict[str, object]:
+    """Processes that stop, for a while or for good."""
+    found: dict[str, object] = {}
     for name, title, seconds in (
         ("replica hangs", REPLICA, _HANG_SECONDS),
         ("replica hangs for good", REPLICA, None),
@@ -118,7 +131,7 @@ def _hang(deployed: Deployed, title: str, seconds: float | None) -> float | None
     [victim, *_] = deployed.pids(title)
     os.kill(victim, signal.SIGSTOP)
     if seconds is None:
-        return until(partial(_whole, deployed, title, count, victim), 2 * _WITHIN_SECONDS)
+        return until(partial(_whole, deployed, title, count, victim), _WITHIN_SECONDS)
     time.sleep(seconds)
     if victim in deployed.pids(title):
         os.kill(victim, signal.SIGCONT)
@@ -161,9 +174,14 @@ def _conserved(deployed: Deployed) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--tp-size", type=int, default=1)
     args = parser.parse_args()
-    with serving("deploy", "--replicas", "2", "--kv-tokens", "3000") as deployed:
-        found = faults(deployed, args.kills)
+    size = str(args.tp_size)
+    with serving("deploy", "--replicas", "2", "--kv-tokens", "3000", "--tp-size", size) as deployed:
+        if args.tp_size > 1:
+            found = kill(deployed, [("rank", RANK, args.kills)])
+        else:
+            found = faults(deployed, args.kills)
         time.sleep(15)  # what never came is taken back by then
         requests = {name: each["requests"] for name, each in deployed.replicas().items()}
         found["requests left in the router's books"] = requests

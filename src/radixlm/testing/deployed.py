@@ -18,6 +18,7 @@ import httpx
 
 REPLICA, ROUTER = "ray::ServeReplica:radixlm:replica", "ray::FrontDesk"
 INGRESS, PROXY = "ray::ServeReplica:radixlm:ingress", "ray::ProxyActor"
+RANK = "radixlm.build.rank_process"  # of a replica with --tp-size
 # As a script starts it in the background: SIGINT is ignored until it is asked for.
 _START = """
 import signal
@@ -48,7 +49,7 @@ class Deployed:
         return {each["replica"]: each for each in found if each["silent_seconds"] < _SILENT_SECONDS}
 
     def pids(self, name: str) -> list[int]:
-        """Its processes whose titles begin like this."""
+        """Its processes whose titles have this in them."""
         parents, titles = {}, {}
         for folder in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
@@ -59,7 +60,7 @@ class Deployed:
         return [
             pid
             for pid, title in titles.items()
-            if title.startswith(name) and self._pid in _line(pid, parents)
+            if name in title and self._pid in _line(pid, parents)
         ]
 
 

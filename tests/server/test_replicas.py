@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from radixlm.build import Engine
 from radixlm.cli.top_command import command as top
 from radixlm.core.sampling import SamplingParams
 from radixlm.testing.deployed import REPLICA, ROUTER, Deployed, serving, until
+from scripts.browser import NoBrowserError, chromium, opened
 from tests.otlp_collector import Collector, attributes
 
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
@@ -48,6 +50,15 @@ def two(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Itera
     flags += ["--disk-write-policy", "all", "--disk-block-tokens", str(BLOCK)]
     with serving("deploy", "--replicas", "2", *flags) as made:
         yield made
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    try:
+        with chromium() as found:
+            yield found
+    except NoBrowserError as error:
+        pytest.skip(str(error))
 
 
 def test_replicas_serve_as_one_server(two: Deployed):
@@ -149,6 +160,24 @@ def test_top_shows_each_replica_and_why_it_was_chosen(two: Deployed):
     assert STORY[:20] in seen(home).partition("Tree")[2]
     assert STORY[:20] not in seen(other).partition("Tree")[2]
     assert re.search(f"{STORY[:20]}.* {home} ", seen(other).partition("Tree")[0])
+
+
+def test_the_page_shows_replicas_and_which_prefix_lives_where(two: Deployed, browser: Any):
+    home = two.complete(STORY).json()["cache_report"]["replica"]
+    names = sorted(two.replicas())
+    complaints: list[str] = []
+    with closing(opened(browser, str(two.client.base_url))) as page:
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.wait_for_selector("#prefix-rows tr")
+        rows = page.locator("#replica-rows th button")
+        assert rows.all_text_contents() == names
+        own = page.locator(f"#prefix-rows tr:has(button[title^='{STORY[:20]}'])").first
+        assert f"{home}: " in own.locator(".bars").get_attribute("aria-label")
+        assert own.locator(".bars i").count() == len(names)
+        rows.nth(1 - names.index(home)).click()
+        own.locator("button").click()
+        page.wait_for_selector(f"#replica-rows button[aria-pressed=true]:text-is('{home}')")
+    assert complaints == []
 
 
 def test_a_prefix_that_another_replica_wrote_is_read(two: Deployed):

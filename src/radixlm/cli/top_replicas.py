@@ -9,8 +9,6 @@ from rich.text import Text
 
 from radixlm.cli.top_feed import Json
 
-# The router chooses none that has not reported for longer.
-_SILENT_SECONDS = 5.0
 _MOST_DEPTH = 4
 
 
@@ -67,7 +65,7 @@ def _where(prefix: Json) -> str:
 
 def _chosen(replica: Json) -> Text:
     """How often, by why, the most frequent first; or that nothing is heard of it."""
-    if replica["silent_seconds"] > _SILENT_SECONDS:
+    if not replica["is_healthy"]:
         return Text(f"silent for {replica['silent_seconds']:,.0f} s", style="red")
     counts = sorted(replica["chosen"].items(), key=lambda each: -each[1])
     reasons = ", ".join(f"{plain(why).replace('_', ' ')} {count:,}" for why, count in counts)

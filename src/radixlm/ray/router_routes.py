@@ -26,12 +26,14 @@ from radixlm.server.pipeline.service import service_of, tenant_of
 
 
 class ReplicaOut(TypedDict):
-    """silent_seconds: since its last report. requests, queue_tokens: what was sent to it and has
-    not ended. chosen: how often, by why. The rest is what it has reported of its cache.
+    """silent_seconds: since its last report; one that is not healthy is not chosen. requests,
+    queue_tokens: what was sent to it and has not ended. chosen: how often, by why. The rest is what
+    it has reported of its cache.
     """
 
     replica: str
     silent_seconds: float
+    is_healthy: bool
     requests: int
     queue_tokens: float
     chosen: dict[str, int]
@@ -183,6 +185,7 @@ def _replica_out(each: Reported) -> ReplicaOut:
     return {
         "replica": each.replica,
         "silent_seconds": each.silent,
+        "is_healthy": each.healthy,
         "requests": each.requests,
         "queue_tokens": each.queue,
         "chosen": {str(why): count for why, count in each.chosen.items()},

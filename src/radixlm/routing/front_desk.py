@@ -34,6 +34,11 @@ class Reported(NamedTuple):
     stats: Any
     tokenizer: str
 
+    @property
+    def healthy(self) -> bool:
+        """Whether it is chosen, where others are."""
+        return self.silent <= SILENT_SECONDS
+
 
 class FrontDesk:
     """Its methods are called from one thread, one after the other."""

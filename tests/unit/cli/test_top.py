@@ -163,7 +163,7 @@ def test_each_replica_has_a_row_with_why_it_was_chosen():
     cache = seen()
     assert "Replicas" not in shown(cache)
     cache.replicas = [replica(f"abc{number}") for number in range(12)]
-    cache.replicas[1] |= {"silent_seconds": 7.0}
+    cache.replicas[1] |= {"silent_seconds": 7.0, "is_healthy": False}
     rows = {line.split()[0]: line.split()[1:] for line in shown(cache).splitlines() if line}
     assert rows["Replicas:"][0] == "12"
     chosen = ["5:", "longest", "prefix", "3,", "spilled", "2"]
@@ -191,6 +191,7 @@ def replica(name: str) -> dict[str, Any]:
     return {
         "replica": name,
         "silent_seconds": 0.2,
+        "is_healthy": True,
         "requests": 3,
         "queue_tokens": 96.4,
         "chosen": {"spilled": 2, "longest_prefix": 3},

@@ -52,6 +52,8 @@ def test_who_is_silent_is_not_chosen_and_then_forgotten():
     other = ({"a", "b"} - {first.replica}).pop()
     scene.clock.advance(SILENT_SECONDS + 1)
     scene.speak(other)
+    healthy = {each.replica: each.healthy for each in scene.desk.replicas()}
+    assert healthy == {other: True, first.replica: False}
     assert scene.choose("2").replica == other
     scene.clock.advance(GONE_SECONDS)
     scene.speak(other)

@@ -1,11 +1,27 @@
 // Which prefix lives where: a row for each of the heaviest, a bar for each replica.
 
+import { getJson } from "./api.js";
 import { byId, count, counted, element, oneLine } from "./text.js";
 
+const MOST = 10;
 const MOST_BARS = 8;
 
+let asking = false;
+
 /** names: of the replicas, in the order of their rows. choose(name): show this one's tree. */
-export function showPrefixes({ prefixes }, names, choose) {
+export async function showPrefixes(names, choose) {
+  if (asking) return; // a router that is away answers late
+  asking = true;
+  try {
+    show((await getJson(`router/prefixes?limit=${MOST}`)).prefixes, names, choose);
+  } catch {
+    byId("prefixes").hidden = true;
+  } finally {
+    asking = false;
+  }
+}
+
+function show(prefixes, names, choose) {
   const depths = [];
   const rows = prefixes.map((each, at) => {
     depths[at] = each.above === null ? 0 : depths[each.above] + 1;

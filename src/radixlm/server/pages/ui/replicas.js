@@ -17,7 +17,7 @@ export function ofReplica(path) {
 /** changed(): another replica was chosen. */
 export async function setUpReplicas(changed) {
   const show = async () => {
-    const [{ replicas }, prefixes] = await Promise.all(["router/replicas", "router/prefixes?limit=10"].map((path) => getJson(path)));
+    const { replicas } = await getJson("router/replicas");
     replicas.sort((one, other) => one.replica.localeCompare(other.replica));
     if (!replicas.some(({ replica }) => replica === chosen)) {
       chosen = replicas[0]?.replica;
@@ -25,7 +25,7 @@ export async function setUpReplicas(changed) {
     }
     byId("replica-rows").replaceChildren(...replicas.map((each) => row(each, choose)));
     byId("replicas").hidden = false;
-    showPrefixes(prefixes, replicas.map(({ replica }) => replica), choose);
+    showPrefixes(replicas.map(({ replica }) => replica), choose);
   };
   const choose = (name) => {
     chosen = name;
@@ -43,12 +43,11 @@ function row(each, choose) {
   const button = element("button", each.replica, { type: "button", "aria-pressed": pressed });
   button.addEventListener("click", () => choose(each.replica));
   name.append(button);
-  const silent = each.silent_seconds > 5;
   line.append(
     name,
     element("td", each.cached_tokens.toLocaleString("en"), { title: `of ${each.capacity_tokens.toLocaleString("en")}` }),
     element("td", percent(each.hit_rate)),
-    element("td", silent ? `silent for ${Math.round(each.silent_seconds)} s` : String(each.requests), {
+    element("td", each.is_healthy ? String(each.requests) : `silent for ${Math.round(each.silent_seconds)} s`, {
       title: `${counted(Math.round(each.queue_tokens), "token")} to compute`,
     }),
   );

@@ -17,6 +17,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ _PROMPTS = [
     f"{name} lived in a village near the forest. One day {name} went to the market and"
     for name in ("Anna", "Ben", "Clara", "David", "Emma", "Fritz")
 ]
-_WITHIN_SECONDS = 120.0
+_WITHIN_SECONDS, _START_SECONDS = 60.0, 120.0
 _RATE_SECONDS = 10.0
 _HANG_SECONDS = 20.0
 
@@ -102,7 +103,7 @@ def kill(deployed: Deployed, plan: Sequence[tuple[str, str, int]]) -> dict[str, 
             count = len(deployed.pids(title))
             [victim, *_] = deployed.pids(title)
             os.kill(victim, signal.SIGKILL)
-            seconds = until(partial(_whole, deployed, title, count, victim), _WITHIN_SECONDS)
+            seconds = until(partial(_whole, deployed, title, count, victim), _START_SECONDS)
             back.append(seconds)
             seen = "not back" if seconds is None else f"back in {seconds:.1f} s"
             print(f"{name} {done} of {times}: {seen}", flush=True)
@@ -131,7 +132,7 @@ def _hang(deployed: Deployed, title: str, seconds: float | None) -> float | None
     [victim, *_] = deployed.pids(title)
     os.kill(victim, signal.SIGSTOP)
     if seconds is None:
-        return until(partial(_whole, deployed, title, count, victim), _WITHIN_SECONDS)
+        return until(partial(_whole, deployed, title, count, victim), _START_SECONDS)
     time.sleep(seconds)
     if victim in deployed.pids(title):
         os.kill(victim, signal.SIGCONT)
@@ -153,7 +154,7 @@ def _seen(deployed: Deployed, load: Load, back: list[float | None]) -> dict[str,
         "times": len(back),
         "outcomes": dict(load.outcomes),
         "not back": sum(each is None for each in back),
-        "median_seconds": round(known[len(known) // 2], 1) if known else None,
+        "median_seconds": round(statistics.median(known), 1) if known else None,
         "most_seconds": round(known[-1], 1) if known else None,
         "hit_rate": round(load.hit_rate, 3),
         "hit_rate_back_seconds": None if hits is None else round(hits, 1),

@@ -10,7 +10,11 @@ import re
 import httpx
 import pytest
 
+from radixlm.core.misses import MissReason, MissReport
+from radixlm.core.request import RequestOutput
+from radixlm.server.http.envelope import Exchange, log_access
 from radixlm.server.http.logs import JsonFormatter
+from radixlm.server.pipeline.usage import UsageMeter
 from tests.server_support import Client, events, fake_engine, live
 
 PRIVATE = "my very private words"
@@ -112,6 +116,20 @@ def test_two_requests_may_have_the_same_id():
 
     assert [answer.status_code for answer in asyncio.run(both())] == [200, 200]
     asyncio.run(engine.close())
+
+
+def test_the_line_says_where_each_prompt_went_and_why(lines):
+    meter = UsageMeter(1)
+    for choice, replica in enumerate(("abc", "def")):
+        miss = MissReport(3, 2, MissReason.DIVERGED, 2, replica=replica, routed_because="the only")
+        output = RequestOutput("1", token_ids=(7,), prompt_tokens=3, cached_tokens=2, miss=miss)
+        meter.add(choice, output)
+    exchange = Exchange({"method": "POST", "path": "/x", "headers": []}, None, 0.0)
+    exchange.usage = meter.counts
+    log_access(exchange, 0.5)
+    [record] = lines()
+    assert record.fields["routed"] == ["abc: the only", "def: the only"]
+    assert "answer 2; replica abc: the only; replica def: the only; 0.5" in record.getMessage()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -35,7 +35,8 @@ _GHOST = "bright_black"
 _BAR = 14
 _REQUESTS = 6
 _REPLICAS = 8
-_PREFIXES = 6
+_PREFIXES, _MOST_PREFIXES = 6, 200
+_LINES_FOR_A_PREFIX = 8
 _ADVICE = 4
 _LEAST_ROWS = 3
 _TRYING = "Trying again; Ctrl-C leaves."
@@ -75,7 +76,8 @@ def command(
     if once or not console.is_terminal:
         # A pipe has no lines that could run out: rich would take it for a terminal of 25.
         height = console.height if console.is_terminal else None
-        console.print(picture(_heard(feed), feed.url, feed.advice(), height))
+        heard = _heard(feed, _MOST_PREFIXES if height is None else _PREFIXES)
+        console.print(picture(heard, feed.url, feed.advice(), height))
         return
     try:
         _watch(feed, console)
@@ -109,20 +111,22 @@ def _address(url: str) -> str:
     return address
 
 
-def _heard(feed: Feed) -> Cache:
-    """The cache after the first statistics. Raises WatchError where there are none."""
+def _heard(feed: Feed, most: int) -> Cache:
+    """The cache after the first statistics. most: rows of prefixes. Raises WatchError where there
+    are none.
+    """
     cache = Cache()
     for name, data in feed.events():
         cache.apply(name, data)
         if name == "stats":
-            _hear_of_replicas(cache, feed)
+            _hear_of_replicas(cache, feed, most)
             return cache
     raise SilentError(f"{feed.url} ended before it sent anything")
 
 
-def _hear_of_replicas(cache: Cache, feed: Feed) -> None:
+def _hear_of_replicas(cache: Cache, feed: Feed, most: int) -> None:
     cache.replicas = feed.replicas()
-    cache.prefixes = feed.prefixes(_PREFIXES)
+    cache.prefixes = feed.prefixes(most)
 
 
 def _watch(feed: Feed, console: Console) -> None:
@@ -147,7 +151,7 @@ def _watch(feed: Feed, console: Console) -> None:
                     cache.apply(name, data)
                     if name == "stats":
                         advice = feed.advice()
-                        _hear_of_replicas(cache, feed)
+                        _hear_of_replicas(cache, feed, _PREFIXES)
                     if time.monotonic() >= due:
                         due = show()
                 cache.lost = "the server ended"
@@ -176,12 +180,15 @@ def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> 
     replicas = cache.replicas[: None if height is None else _REPLICAS]
     if replicas:
         parts.append(replica_table(replicas, len(cache.replicas)))
-    if cache.prefixes:
-        parts.append(prefix_table(cache.prefixes))
+    prefixes = cache.prefixes["prefixes"] if cache.prefixes else []
+    if height is not None:
+        prefixes = prefixes[: height // _LINES_FOR_A_PREFIX]
+    if cache.prefixes and prefixes:
+        parts.append(prefix_table(cache.prefixes, prefixes))
     rows = len(cache.nodes)
     if height is not None:
         around = _AROUND + (len(requests) + 3 if requests else 0) + (2 * len(lines) + 2)
-        around += sum(len(each) + 1 for each in (replicas, cache.prefixes) if each)
+        around += sum(len(each) + 1 for each in (replicas, prefixes) if each)
         rows = max(height - around, _LEAST_ROWS)
     parts.append(_tree(cache, rows))
     if requests:

@@ -49,6 +49,10 @@ class WatchError(RadixLMError):
     """The server does not let its cache be watched."""
 
 
+class NoRouteError(WatchError):
+    """The server has no such route."""
+
+
 class SilentError(WatchError):
     """No server answers, or it broke off, or it has no time: later it may."""
 
@@ -134,21 +138,20 @@ class Feed:
         try:
             found: list[Json] = self._json("/router/replicas")["replicas"]
             return sorted(found, key=lambda each: str(each["replica"]))
-        except SilentError:
-            return []
-        except (WatchError, KeyError, TypeError):
+        except NoRouteError:
             self._alone = True
             return []
-
-    def prefixes(self, limit: int) -> list[Json]:
-        """Which prefix lives where, of a deployment."""
-        if self._alone:
-            return []
-        try:
-            found: list[Json] = self._json(f"/router/prefixes?limit={limit}")["prefixes"]
         except (WatchError, KeyError, TypeError):
             return []
-        return found
+
+    def prefixes(self, limit: int) -> Json | None:
+        """Which prefix lives where, of a deployment."""
+        if self._alone:
+            return None
+        try:
+            return self._json(f"/router/prefixes?limit={limit}")
+        except WatchError:
+            return None
 
     def _json(self, path: str) -> Json:
         """Raises WatchError."""
@@ -204,7 +207,8 @@ class Feed:
         if answer.status_code in _LATER:
             return SilentError(text)
         hint = _HINTS.get(answer.status_code)
-        return WatchError(f"{text}; {hint}" if hint else text)
+        kind = NoRouteError if answer.status_code == 404 else WatchError
+        return kind(f"{text}; {hint}" if hint else text)
 
 
 class Cache:
@@ -220,7 +224,7 @@ class Cache:
         self.requests: dict[str, Json] = {}
         self.totals: Json = {}
         self.replicas: list[Json] = []
-        self.prefixes: list[Json] = []
+        self.prefixes: Json | None = None
         self.samples: deque[Json] = deque(maxlen=_MINUTE)
         self.lost = ""
 

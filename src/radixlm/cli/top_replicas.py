@@ -35,10 +35,12 @@ def replica_table(replicas: Sequence[Json], total: int) -> Table:
     return table
 
 
-def prefix_table(prefixes: Sequence[Json]) -> Table:
-    """Which prefix lives where, as `/router/prefixes` describes it."""
+def prefix_table(found: Json, prefixes: Sequence[Json]) -> Table:
+    """Which prefix lives where, as `/router/prefixes` describes it. prefixes: the first of them."""
+    looked, nodes = found["looked_at"], found["nodes"]
+    head = f"Prefixes of all replicas{_of(looked, nodes) if looked < nodes else ''}"
     table = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
-    table.add_column("Prefixes of all replicas", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column(head, ratio=1, no_wrap=True, overflow="ellipsis")
     for name in ("Tokens", "Below"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("Where, with what is below", ratio=1, no_wrap=True, overflow="ellipsis")
@@ -46,7 +48,9 @@ def prefix_table(prefixes: Sequence[Json]) -> Table:
     for each in prefixes:
         depths.append(0 if each["above"] is None else depths[each["above"]] + 1)
         text = Text("│ " * min(depths[-1], _MOST_DEPTH), style="dim", no_wrap=True)
-        text.append(plain(each["text"]))
+        text.append(plain(each["text"]) or "no text")
+        if each["cut"]:
+            text.append("…")
         table.add_row(
             text,
             f"{each['tokens']:,}",
@@ -54,6 +58,10 @@ def prefix_table(prefixes: Sequence[Json]) -> Table:
             Text(plain(_where(each))),
         )
     return table
+
+
+def _of(looked: int, nodes: int) -> str:
+    return f": {looked:,} of {nodes:,} nodes"
 
 
 def _where(prefix: Json) -> str:

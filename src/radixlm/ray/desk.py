@@ -16,6 +16,7 @@ _logger = logging.getLogger("radixlm.ray")
 _NAMESPACE = "radixlm"
 # It answers in milliseconds. One that is started again, on a machine under load, in some seconds.
 _PATIENCE_SECONDS = 30.0
+_ONLOOKERS_PATIENCE_SECONDS = 2.0
 
 
 class Desk:
@@ -35,15 +36,17 @@ class Desk:
         """
         actor = self._handle()
         try:
-            answer = getattr(actor, method).remote(*arguments)
-            return await asyncio.wait_for(answer, _PATIENCE_SECONDS)
-        except RayActorError:
-            self._actor = None  # it may have ended for good
-            raise
-        except TimeoutError:
+            return await self._answer(actor, _PATIENCE_SECONDS, method, *arguments)
+        except GetTimeoutError:
             _logger.warning("%s does not answer, so it is started again", self.name)
             ray.kill(actor, no_restart=False)
-            raise GetTimeoutError(f"{self.name} does not answer") from None
+            raise
+
+    async def look(self, method: str, *arguments: Any) -> Any:
+        """The same for those who look on: it is not started again for them. Raises as `ask`, much
+        sooner.
+        """
+        return await self._answer(self._handle(), _ONLOOKERS_PATIENCE_SECONDS, method, *arguments)
 
     async def leave(self, name: str) -> None:
         """A replica is gone: nobody is sent there any more."""
@@ -58,6 +61,15 @@ class Desk:
             ray.kill(ray.get_actor(self.name, namespace=_NAMESPACE))
         except ValueError:  # there is none
             return
+
+    async def _answer(self, actor: Any, patience: float, method: str, *arguments: Any) -> Any:
+        try:
+            return await asyncio.wait_for(getattr(actor, method).remote(*arguments), patience)
+        except RayActorError:
+            self._actor = None  # it may have ended for good
+            raise
+        except TimeoutError:
+            raise GetTimeoutError(f"{self.name} does not answer") from None
 
     def _handle(self) -> Any:
         if self._actor is None:

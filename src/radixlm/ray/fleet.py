@@ -47,6 +47,8 @@ _MOST_TRIES = 5
 _SECONDS_TO_NEXT_TRY = 0.5
 _SECONDS_BETWEEN_LOOKS, _SECONDS_AT_START = 1.0, 0.1
 _SILENT_SECONDS = 30.0
+# Between two who look at all prefixes, which takes the router some milliseconds.
+_MOST_ONLOOKERS, _SECONDS_FOR_DECISIONS = 16, 0.05
 _FIXED = "replicas have the adapters of --lora-paths; deploy with others there"
 
 
@@ -72,7 +74,9 @@ class Fleet:
         self._handle, self._desk = handle, desk
         self._under_way: set[str] = set()
         self._replicas: list[Reported] = []
+        self._time = asyncio.get_running_loop().time
         self._looked = self._answered = 0.0
+        self._onlookers, self._one_looks = 0, asyncio.Lock()
         self._totals = Totals()
         self._aborting: set[asyncio.Task[list[Any]]] = set()
         self._looking = asyncio.create_task(self._look_at_replicas())
@@ -149,8 +153,9 @@ class Fleet:
     # What is known of replicas: of those with the same tokenizer, while others are replaced
 
     def replicas(self) -> list[Reported]:
-        """As of the last second."""
-        return self._replicas
+        """As the router knew them last; silent: until now."""
+        since = self._time() - self._answered
+        return [each._replace(silent=each.silent + since) for each in self._replicas]
 
     def stats(self) -> EngineStats:
         return self._totals.now
@@ -170,14 +175,24 @@ class Fleet:
         return found
 
     async def prefixes(self, query: TreeQuery) -> PrefixMap:
-        """Which prefix lives where."""
-        found: PrefixMap = await self._asked("prefixes", query, self._names())
+        """Which prefix lives where. Raises QueueFullError where very many ask: the router decides
+        nothing meanwhile.
+        """
+        if self._onlookers >= _MOST_ONLOOKERS:
+            raise QueueFullError("too many look at the prefixes of all replicas; try again later")
+        self._onlookers += 1
+        try:
+            async with self._one_looks:
+                found: PrefixMap = await self._asked("prefixes", query, self._names())
+                await asyncio.sleep(_SECONDS_FOR_DECISIONS)
+        finally:
+            self._onlookers -= 1
         return found
 
     async def _asked(self, method: str, *arguments: Any) -> Any:
         """What the router answers. Raises EngineDeadError where it is away."""
         try:
-            return await self._desk.ask(method, *arguments)
+            return await self._desk.look(method, *arguments)
         except RayError as error:
             raise EngineDeadError(f"the router is away: {error}") from None
 
@@ -191,7 +206,7 @@ class Fleet:
             with suppress(RayError):
                 found = await self._desk.ask("replicas")
                 own = [each for each in found if each.tokenizer == self.tokenizer.digest]
-                self._answered = asyncio.get_running_loop().time()
+                self._answered = self._time()
                 if own:  # a router that was started again knows nobody for a moment
                     self._replicas, self._looked = own, self._answered
                     self._totals.take({each.replica: each.stats for each in own if each.stats})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, cast
@@ -13,7 +14,7 @@ from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from radixlm.core.errors import EngineDeadError
+from radixlm.core.errors import EngineDeadError, QueueFullError
 from radixlm.ray.fleet import Fleet
 from radixlm.routing import Prefix, Reported
 from radixlm.server.http.body import DIGITS, Body
@@ -120,18 +121,15 @@ async def replicas(request: Request) -> Response:
 @router.get(
     "/router/prefixes",
     response_model=PrefixesOut,
-    responses=noted(EngineDeadError, admin=True),
+    responses=noted(EngineDeadError, QueueFullError, admin=True),
 )
 async def prefixes(request: Request, params: Annotated[PrefixParams, Query()]) -> Response:
     """Which prefix lives where: the heaviest branches of what all replicas hold."""
     service, query = service_of(request), replace(seen_by(request), max_nodes=params.limit)
     found = await cast("Fleet", service.engine).prefixes(query)
     writer = tree_nodes.NodeWriter(service.engine.tokenizer, within=query.within)
-    out: PrefixesOut = {
-        "nodes": found.nodes,
-        "looked_at": found.looked_at,
-        "prefixes": [_prefix_out(each, writer) for each in found.prefixes],
-    }
+    shown = await asyncio.to_thread(lambda: [_prefix_out(e, writer) for e in found.prefixes])
+    out: PrefixesOut = {"nodes": found.nodes, "looked_at": found.looked_at, "prefixes": shown}
     return JSONResponse(out)
 
 

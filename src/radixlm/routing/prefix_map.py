@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
 from itertools import islice
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ from radixlm.routing.replica_tree import Branch, ReplicaTree
 
 # The router decides nothing meanwhile: some milliseconds.
 MOST_LOOKED_AT = 1_000
+_MOST_NAMESPACES = 100
+# Of a node, the newest.
+_MOST_CHILDREN = 10 * MOST_LOOKED_AT
 # Of the tokens of a branch, for the text that is shown of it.
 _BEGINNING = 400
 _TOKEN_BYTES = 4
@@ -52,16 +56,18 @@ def prefix_map(tree: ReplicaTree, query: TreeQuery, names: Mapping[int, str]) ->
         root ── [system prompt] 300 ─┬─ [question 1] 40     a: 340, b: 320
                                      └─ [question 2] 20
 
-    Looked at are the nodes next to the roots, of many children the newest: what is shared is
-    there. names: of the replicas to show, by number. O(MOST_LOOKED_AT nodes and replicas).
+    Looked at are the nodes next to the roots, of many children first those that have some, then
+    the newest: what is shared is there. Sizes are of what was looked at. names: of the replicas to
+    show, by number. O(MOST_LOOKED_AT nodes and replicas, and the children of these nodes).
     """
     seen = list(_nearest(tree, query, names))
     places = {id(branch): at for at, (_, branch) in enumerate(seen)}
     parents = [places.get(id(branch.parent)) for _, branch in seen]
-    numbers = sorted(names)
-    has = _bits([branch.holders for _, branch in seen], max(numbers, default=0) + 1)[:, numbers]
-    own = np.array([branch.end - branch.start for _, branch in seen], np.int64)
-    below = np.column_stack([own, has * own[:, None]])
+    numbers, own = sorted(names), _mask(names)
+    holders = [branch.holders & own for _, branch in seen]
+    has = _bits(holders, max(numbers, default=0) + 1)[:, numbers]
+    sizes = np.array([branch.end - branch.start for _, branch in seen], np.int64)
+    below = np.column_stack([sizes, has * sizes[:, None]])
     for at in range(len(seen) - 1, -1, -1):
         if (above := parents[at]) is not None:
             below[above] += below[at]
@@ -76,7 +82,7 @@ def prefix_map(tree: ReplicaTree, query: TreeQuery, names: Mapping[int, str]) ->
                 above=chosen[parents[at]],
                 namespace=namespace,
                 start=branch.start,
-                tokens=int(own[at]),
+                tokens=int(sizes[at]),
                 edge=branch.edge[: _BEGINNING * _TOKEN_BYTES],
                 below=tokens,
                 cached={names[n]: size for n, size in zip(numbers, cached, strict=True) if size},
@@ -112,18 +118,26 @@ def _heaviest(
 def _nearest(
     tree: ReplicaTree, query: TreeQuery, names: Mapping[int, str]
 ) -> Iterator[tuple[Hashable, Branch]]:
-    """Nodes that may be seen and that these replicas want, those next to the roots first."""
-    own = sum(1 << number for number in names)
-    roots = ((each, tree.roots[each]) for each in reversed(tree.roots) if query.admits(each))
-    waiting = deque(islice(roots, MOST_LOOKED_AT))
+    """Nodes that may be seen and that these replicas want, those next to the roots first; of the
+    namespaces first those with the most below them.
+    """
+    own = _mask(names)
+    roots = ((each, root) for each, root in tree.roots.items() if query.admits(each))
+    waiting = deque(nlargest(_MOST_NAMESPACES, roots, key=lambda each: len(each[1].children)))
     left = MOST_LOOKED_AT
     while waiting and left:
         namespace, branch = waiting.popleft()
         if branch.parent is not None:
-            if not (branch.holders & own or branch.coming.keys() & names.keys()):
-                continue
             left -= 1
             yield namespace, branch
         room = max(left - len(waiting), 0)
-        newest = islice(reversed(branch.children.values()), room)
-        waiting.extend((namespace, child) for child in newest)
+        newest = islice(reversed(branch.children.values()), _MOST_CHILDREN if room else 0)
+        wanted = [
+            child for child in newest if child.holders & own or child.coming.keys() & names.keys()
+        ]
+        wanted.sort(key=lambda child: not child.children)  # several prompts share those with some
+        waiting.extend((namespace, child) for child in wanted[:room])
+
+
+def _mask(numbers: Iterable[int]) -> int:
+    return sum(1 << number for number in numbers)

@@ -27,7 +27,6 @@ from radixlm.cli.start import main
 main()
 """
 _RADIXLM = (sys.executable, "-c", _START)
-_SILENT_SECONDS = 3.0
 _SECONDS_TO_END = 180.0
 
 
@@ -46,7 +45,7 @@ class Deployed:
     def replicas(self) -> dict[str, dict[str, Any]]:
         """Those that report, by name."""
         found = self.client.get("/router/replicas").json()["replicas"]
-        return {each["replica"]: each for each in found if each["silent_seconds"] < _SILENT_SECONDS}
+        return {each["replica"]: each for each in found if each["is_healthy"]}
 
     def pids(self, name: str) -> list[int]:
         """Its processes whose titles have this in them."""

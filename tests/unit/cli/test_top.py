@@ -178,13 +178,17 @@ def test_prefixes_say_which_replicas_have_them():
     assert "Prefixes" not in shown(cache)
     prompt = {"above": None, "tokens": 300, "below_tokens": 1340, "text": "You are\nkind"}
     prompt |= {"cached_tokens": {"abc0": 300, "abc1": 1340}, "coming": []}
+    prompt |= {"cut": False}
     rest = {"above": 0, "tokens": 1040, "below_tokens": 1040, "text": "Ann", "coming": ["abc0"]}
-    cache.prefixes = [prompt, rest | {"cached_tokens": {"abc1": 1040}}]
+    rest |= {"cut": True}
+    rows = [prompt, rest | {"cached_tokens": {"abc1": 1040}}]
+    cache.prefixes = {"nodes": 5000, "looked_at": 1000, "prefixes": rows}
     lines = shown(cache).splitlines()
-    at = next(at for at, line in enumerate(lines) if "Prefixes of all replicas" in line)
+    wanted = "Prefixes of all replicas: 1,000 of 5,000 nodes"
+    at = next(at for at, line in enumerate(lines) if wanted in line)
     row, below = (line.split() for line in lines[at + 1 : at + 3])
     assert row == ["You", "are↵kind", "300", "1,040", "abc1", "1,340,", "abc0", "300"]
-    assert below == ["│", "Ann", "1,040", "0", "abc1", "1,040,", "abc0", "computes", "it"]
+    assert below == ["│", "Ann…", "1,040", "0", "abc1", "1,040,", "abc0", "computes", "it"]
 
 
 def replica(name: str) -> dict[str, Any]:

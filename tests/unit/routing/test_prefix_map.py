@@ -76,3 +76,27 @@ def test_only_the_replicas_that_are_asked_for_are_shown():
         (1, 1, ["b"]),
     ]
     assert len(router.prefixes(TreeQuery()).prefixes) == 3
+
+
+def test_other_replicas_take_no_room():
+    tree = ReplicaTree()
+    tree.hold(0, HERE, as_key([1, 2]))
+    for first in range(MOST_LOOKED_AT):
+        tree.hold(8, HERE, as_key([first + 5, 1]))
+    found = prefix_map(tree, TreeQuery(), {number: f"{number}" for number in range(8)})
+    assert [(each.tokens, each.cached) for each in found.prefixes] == [(2, {"0": 2})]
+    assert found.looked_at == 1
+
+
+def test_what_is_shared_is_looked_at_first():
+    tree = ReplicaTree()
+    tree.hold(0, HERE, as_key([1, 2, 3]))
+    tree.hold(0, HERE, as_key([1, 2, 4]))
+    for first in range(MOST_LOOKED_AT):
+        tree.hold(1, HERE, as_key([first + 5, *range(9)]))
+        tree.hold(1, Namespace(cache_salt=f"{first}"), as_key([1]))
+    found = prefix_map(tree, TreeQuery(), NAMES)
+    assert found.looked_at == MOST_LOOKED_AT < found.nodes
+    [shared] = [each for each in found.prefixes if "a" in each.cached]
+    assert (shared.namespace, shared.tokens) == (HERE, 2)
+    assert sum(each.namespace == HERE for each in found.prefixes) > 0.9 * MOST_LOOKED_AT

@@ -60,8 +60,9 @@ class Exchange:
     status: None until the answer has begun.
     streams: the answer is a stream of events. complete: its last byte was sent.
     errors: how errors are answered; a route whose streams end in another way sets its own.
-    usage: counts the prompt's tokens, those of them that were cached, and the answer's, for the
-        access log; no prompt's, where it was refused. None on routes that have none.
+    usage: counts the prompt's tokens, those of them that were cached, and the answer's, and says of
+        each prompt which replica it went to and why, for the access log; no prompt's, where it was
+        refused. None on routes that have none.
     begun: when it came, by the server's clock.
     """
 
@@ -77,7 +78,7 @@ class Exchange:
         self.streams = False
         self.complete = False
         self.errors = shape_of(scope, self.request_id)
-        self.usage: Callable[[], tuple[int, int, int]] | None = None
+        self.usage: Callable[[], tuple[int, int, int, Sequence[str]]] | None = None
         self.tenant = tenant_in(headers)
         self.begun = begun
         self._send = send
@@ -130,10 +131,13 @@ def log_access(exchange: Exchange, seconds: float) -> None:
     }
     status = exchange.status or "left before an answer"
     parts = [f"{_plain(exchange.method)} {_plain(fields['path'])} {status}"]
-    prompt, cached, answer = exchange.usage() if exchange.usage else (0, 0, 0)
+    prompt, cached, answer, routed = exchange.usage() if exchange.usage else (0, 0, 0, ())
     if prompt:
         fields |= {"prompt_tokens": prompt, "cached_tokens": cached, "output_tokens": answer}
         parts += [f"prompt {counted(prompt, 'token')}, {cached} cached", f"answer {answer}"]
+    if routed:
+        fields["routed"] = list(routed)
+        parts += [f"replica {each}" for each in routed]
     parts.append(f"{seconds:.3f} s, id {_plain(exchange.request_id)}")
     if exchange.traceparent is not None:
         fields["traceparent"] = exchange.traceparent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NotRequired
 
 from typing_extensions import TypedDict
@@ -78,9 +79,13 @@ class UsageMeter:
         """How many of the prompts' tokens were cached."""
         return sum(tokens for _, tokens in self._prompts.values())
 
-    def counts(self) -> tuple[int, int, int]:
-        """The prompts' tokens, those of them that were cached, and the answers'."""
-        return self.prompt_tokens, self.cached_tokens, self.completion_tokens
+    def counts(self) -> tuple[int, int, int, Sequence[str]]:
+        """The prompts' tokens, those of them that were cached, and the answers'; where there are
+        several replicas, for each prompt where it went, and why.
+        """
+        misses = self.misses.values()
+        routed = [f"{miss.replica}: {miss.routed_because}" for miss in misses if miss.replica]
+        return self.prompt_tokens, self.cached_tokens, self.completion_tokens, routed
 
     def details(self) -> CachedDetails:
         """The cached tokens by where they were, in SGLang's words."""

@@ -1,7 +1,7 @@
 // Which prefix lives where: a row for each of the heaviest, a bar for each replica.
 
 import { getJson } from "./api.js";
-import { byId, count, counted, element, oneLine } from "./text.js";
+import { byId, count, counted, element, oneLine, replaceRows } from "./text.js";
 
 const MOST = 10;
 const MOST_BARS = 8;
@@ -13,7 +13,7 @@ export async function showPrefixes(names, choose) {
   if (asking) return; // a router that is away answers late
   asking = true;
   try {
-    show((await getJson(`router/prefixes?limit=${MOST}`)).prefixes, names, choose);
+    show(await getJson(`router/prefixes?limit=${MOST}`), names, choose);
   } catch {
     byId("prefixes").hidden = true;
   } finally {
@@ -21,22 +21,23 @@ export async function showPrefixes(names, choose) {
   }
 }
 
-function show(prefixes, names, choose) {
+function show({ prefixes, nodes, looked_at: looked }, names, choose) {
   const depths = [];
   const rows = prefixes.map((each, at) => {
     depths[at] = each.above === null ? 0 : depths[each.above] + 1;
     return row(each, depths[at], names, choose);
   });
   byId("prefixes").hidden = !rows.length;
-  const body = byId("prefix-rows");
-  if (!body.contains(document.activeElement)) body.replaceChildren(...rows);
+  byId("prefixes-of").textContent = looked < nodes ? `of ${count(looked)} of ${counted(nodes, "node")}` : "";
+  replaceRows(byId("prefix-rows"), rows);
 }
 
 function row(each, depth, names, choose) {
   const line = element("tr");
   const first = element("td");
   const [most] = Object.entries(each.cached_tokens).sort((one, other) => other[1] - one[1]);
-  const text = oneLine(each.text) || `${counted(each.tokens, "token")}`;
+  const own = depth ? "" : Object.values(each.namespace).filter(Boolean).map((part) => `${part} · `).join("");
+  const text = oneLine(own + each.text) || counted(each.tokens, "token");
   const name = element("button", text, { type: "button", title: text + (each.cut ? "…" : ""), disabled: "" });
   if (most) name.removeAttribute("disabled");
   name.addEventListener("click", () => choose(most[0]));
@@ -55,7 +56,9 @@ function where(each, names) {
   });
   const cell = element("td", "", { title: spoken.join("\n") });
   if (names.length > MOST_BARS) {
-    cell.textContent = `${Object.keys(each.cached_tokens).length} of ${names.length}`;
+    const holders = Object.keys(each.cached_tokens).sort((one, other) => own(other) - own(one));
+    cell.textContent = holders.slice(0, 1).join() + (holders.length > 1 ? ` +${holders.length - 1}` : "");
+    cell.setAttribute("aria-label", spoken.join("; ") || "nowhere");
     return cell;
   }
   const bars = element("span", "", { class: "bars", role: "img", "aria-label": spoken.join("; ") || "nowhere" });

@@ -42,6 +42,13 @@ export function element(tag, text = "", attributes = {}) {
   return made;
 }
 
+/** Other rows in a table; who was at a button in it stays there. */
+export function replaceRows(body, rows) {
+  const own = body.contains(document.activeElement) ? document.activeElement.textContent : undefined;
+  body.replaceChildren(...rows);
+  if (own !== undefined) [...body.querySelectorAll("button")].find((each) => each.textContent === own)?.focus();
+}
+
 export function byId(id) {
   return document.getElementById(id);
 }

@@ -59,7 +59,7 @@ class EngineCore:
         self._takes_grammars = masks is not None
         self.outputs = OutputProcessor(tokenizer, cache, masks, jump_forward=jump_forward)
         self.watching = Watching(
-            cache, scheduler, Journal() if journal is None else journal, self.stats
+            cache, scheduler, Journal() if journal is None else journal, self.stats, cache.clock
         )
         self.tiering = tiering
         self.stuck = False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from radixlm.cache import RadixCache
 from radixlm.cache.tree_stats import Changes
-from radixlm.core.clock import Clock, WallClock
+from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import Event, RequestView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.engine.engine_stats import EngineStats
@@ -122,13 +122,13 @@ class Watching:
         scheduler: Scheduler,
         journal: Journal,
         stats: Callable[[], EngineStats],
-        clock: Clock | None = None,
+        clock: Clock,
     ) -> None:
         self._tree = cache.tree
         self._scheduler = scheduler
         self._journal = journal
         self._stats = stats
-        self._clock = clock or WallClock()
+        self._clock = clock
         self._watchers: dict[int, _Watcher] = {}
         self._refused: list[TreeUpdate] = []
         self._next_change = 0.0

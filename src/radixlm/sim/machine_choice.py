@@ -52,6 +52,9 @@ class ByTokens:
             machine.core.watching.watch(_TICKET, TreeQuery(), follow=True)
 
     def choose(self, name: str, call: Call, /) -> Machine:
+        for machine in self._feeds:
+            if machine.core.watching.seconds_left() == 0.0:
+                self.stepped(machine)  # one that has nothing to do tells what is due, too
         choice = self.router.choose(
             name, call.namespace, call.prompt, max_tokens=call.max_tokens or None
         )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from radixlm.core.config import EngineConfig
+from radixlm.core.keys import as_key
 from radixlm.sim.calls import Call, Problems, Session
 from radixlm.sim.costs import Costs, Timed, made_up
 from radixlm.sim.replay import Replay
@@ -60,6 +61,16 @@ def test_sessions_without_a_time_begin_when_a_user_is_free():
     assert max(made.times.queued) == 0
     # Two at a time share a step: 10 ms for it, and 100 for their tokens.
     assert made.seconds == pytest.approx(3 * 0.11, rel=0.02)
+
+
+def test_replicas_report_by_their_own_clock_also_when_they_rest():
+    first = call(range(100), out=11)
+    sessions = [Session((first,), at=0.0), Session((call([7] * 10),), at=5.0)]
+    made = Replay(EngineConfig(kv_tokens=10_000), COSTS, Problems(), replicas=2)
+    made.run(sessions)
+    key = as_key([*range(100), *first.answer.tolist()])
+    found = made.routing.router.tree.find(first.namespace, key)
+    assert max(found.held(number) for number in range(2)) == 110
 
 
 def test_one_that_comes_during_a_step_waits_for_its_end():

@@ -138,7 +138,8 @@ def test_a_trace_goes_from_the_client_to_the_replica(two: Deployed, collector: C
 
 def test_top_shows_each_replica_and_why_it_was_chosen(two: Deployed):
     home = two.complete(STORY).json()["cache_report"]["replica"]
-    assert two.complete(STORY).json()["cache_report"]["replica"] == home
+    for _ in range(3):  # most often: what is named first is not cut off
+        assert two.complete(STORY).json()["cache_report"]["replica"] == home
     names = sorted(two.replicas())
     other = next(name for name in names if name != home)
 

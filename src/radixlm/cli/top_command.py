@@ -180,10 +180,8 @@ def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> 
     replicas = cache.replicas[: None if height is None else _REPLICAS]
     if replicas:
         parts.append(replica_table(replicas, len(cache.replicas)))
-    prefixes = cache.prefixes["prefixes"] if cache.prefixes else []
-    if height is not None:
-        prefixes = prefixes[: height // _LINES_FOR_A_PREFIX]
-    if cache.prefixes and prefixes:
+    most = None if height is None else height // _LINES_FOR_A_PREFIX
+    if prefixes := cache.prefixes["prefixes"][:most]:
         parts.append(prefix_table(cache.prefixes, prefixes))
     rows = len(cache.nodes)
     if height is not None:

@@ -43,6 +43,7 @@ _HINTS = {
     404: "is it the URL of a RadixLM server?",
 }
 MOST_BYTES = 32 * 2**20
+_NO_PREFIXES: Json = {"nodes": 0, "looked_at": 0, "prefixes": []}
 
 
 class WatchError(RadixLMError):
@@ -144,14 +145,14 @@ class Feed:
         except (WatchError, KeyError, TypeError):
             return []
 
-    def prefixes(self, limit: int) -> Json | None:
+    def prefixes(self, limit: int) -> Json:
         """Which prefix lives where, of a deployment."""
         if self._alone:
-            return None
+            return _NO_PREFIXES
         try:
             return self._json(f"/router/prefixes?limit={limit}")
         except WatchError:
-            return None
+            return _NO_PREFIXES
 
     def _json(self, path: str) -> Json:
         """Raises WatchError."""
@@ -224,7 +225,7 @@ class Cache:
         self.requests: dict[str, Json] = {}
         self.totals: Json = {}
         self.replicas: list[Json] = []
-        self.prefixes: Json | None = None
+        self.prefixes: Json = _NO_PREFIXES
         self.samples: deque[Json] = deque(maxlen=_MINUTE)
         self.lost = ""
 

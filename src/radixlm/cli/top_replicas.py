@@ -38,7 +38,9 @@ def replica_table(replicas: Sequence[Json], total: int) -> Table:
 def prefix_table(found: Json, prefixes: Sequence[Json]) -> Table:
     """Which prefix lives where, as `/router/prefixes` describes it. prefixes: the first of them."""
     looked, nodes = found["looked_at"], found["nodes"]
-    head = f"Prefixes of all replicas{_of(looked, nodes) if looked < nodes else ''}"
+    head = "Prefixes of all replicas"
+    if looked < nodes:
+        head += f": {looked:,} of {nodes:,} nodes"
     table = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
     table.add_column(head, ratio=1, no_wrap=True, overflow="ellipsis")
     for name in ("Tokens", "Below"):
@@ -58,10 +60,6 @@ def prefix_table(found: Json, prefixes: Sequence[Json]) -> Table:
             Text(plain(_where(each))),
         )
     return table
-
-
-def _of(looked: int, nodes: int) -> str:
-    return f": {looked:,} of {nodes:,} nodes"
 
 
 def _where(prefix: Json) -> str:

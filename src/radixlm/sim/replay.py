@@ -176,8 +176,8 @@ class Replay:
         if len(self._under_way) >= self._most:
             self._refuse(under_way, f"more than --max-queued-requests {self._most}")
             return
-        for machine in self.machines:
-            machine.rest(at)
+        for each in self.machines:
+            each.rest(at)
         machine = self.routing.choose(name, call)
         rested = not machine.core.has_work
         machine.runner.answers[name] = call.answer

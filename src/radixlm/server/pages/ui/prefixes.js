@@ -38,8 +38,8 @@ function row(each, depth, names, choose) {
   const [most] = Object.entries(each.cached_tokens).sort((one, other) => other[1] - one[1]);
   const own = depth ? "" : Object.values(each.namespace).filter(Boolean).map((part) => `${part} · `).join("");
   const text = oneLine(own + each.text) || counted(each.tokens, "token");
-  const name = element("button", text, { type: "button", title: text + (each.cut ? "…" : ""), disabled: "" });
-  if (most) name.removeAttribute("disabled");
+  const name = element("button", text, { type: "button", title: text + (each.cut ? "…" : "") });
+  name.disabled = !most;
   name.addEventListener("click", () => choose(most[0]));
   name.style.setProperty("--depth", Math.min(depth, 6));
   first.append(name);
@@ -57,7 +57,7 @@ function where(each, names) {
   const cell = element("td", "", { title: spoken.join("\n") });
   if (names.length > MOST_BARS) {
     const holders = Object.keys(each.cached_tokens).sort((one, other) => own(other) - own(one));
-    cell.textContent = holders.slice(0, 1).join() + (holders.length > 1 ? ` +${holders.length - 1}` : "");
+    cell.textContent = (holders[0] ?? "") + (holders.length > 1 ? ` +${holders.length - 1}` : "");
     cell.setAttribute("aria-label", spoken.join("; ") || "nowhere");
     return cell;
   }

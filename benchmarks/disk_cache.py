@@ -88,7 +88,7 @@ class FirstTokens:
                 memory.append(self._ask(served, prefix))
         return computed, memory
 
-    def after(self, folder: Path, *, first: int) -> tuple[list[Reply], list[Reply], float | None]:
+    def after(self, folder: Path, *, first: int) -> tuple[list[Reply], list[Reply], float]:
         """From disk, `first` being the first that the process is asked for; then from the system's
         memory; and the most of the files that it held when it should not have.
         """
@@ -101,8 +101,7 @@ class FirstTokens:
                 disk.append(self._ask(served, prefix))
             self.model.flush(served)
             paged = [self._ask(served, prefix) for prefix in order]
-        known = [share for share in held if share is not None]
-        return disk, paged, max(known) if len(known) == len(held) else None
+        return disk, paged, max(held)
 
     def new_process(self) -> list[float]:
         """Seconds of a process's first and second answer to a short prompt, without a disk cache:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import mmap
 import os
 import time
 from collections.abc import Sequence
@@ -10,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.peer_client import Peer, PeerError, Reply
 from benchmarks.peer_workloads import Ask, Draw
@@ -25,7 +29,6 @@ from radixlm.models import load_config
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 BLOCK_TOKENS = 128
-_PAGE, _SAMPLES = 4096, 512
 # A disk is at rest when its files have been the same for so long, seconds.
 _QUIET = 1.0
 # Blocks of a path that `fill` stores, and of a transaction.
@@ -136,25 +139,20 @@ def settle(folder: Path) -> None:
         time.sleep(0.05)
 
 
-def drop_pages(folder: Path) -> float | None:
+def drop_pages(folder: Path) -> float:
     """Have the system forget what it holds of the files; the share of their pages that it still
-    holds, None where it does not say.
+    holds.
     """
-    held, asked = 0, 0
-    for file in folder.iterdir():
+    files = [file for file in folder.iterdir() if file.stat().st_size]
+    for file in files:
         descriptor = os.open(file, os.O_RDONLY)
         try:
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            pages = range(0, os.fstat(descriptor).st_size, _PAGE)
-            for at in pages[:: max(1, len(pages) // _SAMPLES)]:
-                asked += 1
-                held += _is_held(descriptor, at)
-        except OSError:
-            return None
         finally:
             os.close(descriptor)
-    return round(held / asked, 4) if asked else None
+    held = np.concatenate([np.zeros(0, np.uint8), *map(_held_pages, files)])
+    return round(float(held.mean()), 4) if held.size else 0.0
 
 
 def plain_read(folder: Path, nbytes: int) -> float:
@@ -169,12 +167,17 @@ def plain_read(folder: Path, nbytes: int) -> float:
         return time.perf_counter() - began
 
 
-def _is_held(descriptor: int, at: int) -> bool:
-    """Whether a page lies in memory. Raises OSError where the file system cannot tell."""
-    try:
-        return os.preadv(descriptor, [bytearray(1)], at, os.RWF_NOWAIT) == 1
-    except BlockingIOError:
-        return False
+def _held_pages(file: Path) -> NDArray[np.uint8]:
+    """Of each page of a file, 1 where it lies in memory (mincore(2)). To read a byte instead, even
+    one that may not wait, has the system read ahead.
+    """
+    mapped = np.memmap(file, np.uint8, "r")
+    pages = np.empty(-(-mapped.nbytes // mmap.PAGESIZE), np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    asked = (ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(mapped.nbytes))
+    if libc.mincore(*asked, ctypes.c_void_p(pages.ctypes.data)):
+        raise OSError(ctypes.get_errno(), "mincore", str(file))
+    return pages & np.uint8(1)
 
 
 def disk_over_kv(model: Model, folder: Path) -> float:

@@ -90,7 +90,7 @@ class Sides:
         self.lmdb.close()
         self.moves.close()
 
-    def forget(self) -> list[float | None]:
+    def forget(self) -> list[float]:
         """Have the system hold nothing of either side's files; the shares that it holds."""
         self.close()
         held = [drop_pages(self.folder / name) for name in ("lmdb", "store")]
@@ -158,7 +158,7 @@ def measured(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     sides = Sides(root, options.shape, blocks)
     seconds: dict[str, list[float]] = {}
     worked: dict[str, list[float]] = {}
-    held: list[float | None] = []
+    held: list[float] = []
 
     def take(name: str, work: Callable[[], None]) -> None:
         started, before = time.perf_counter(), time.process_time()

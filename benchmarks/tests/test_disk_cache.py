@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,12 @@ def test_hit_rates():
 
 
 def test_pages_are_forgotten(tmp_path: Path):
+    (tmp_path / "none.blocks.lock").touch()
     (tmp_path / "some.blocks").write_bytes(bytes(1 << 20))
-    held = drop_pages(tmp_path)
-    if held is None:
-        pytest.skip("this file system does not say what is held")
-    assert held < 1
+    kind = subprocess.check_output(("/usr/bin/stat", "-fc%T", tmp_path), text=True).strip()
+    if kind in ("tmpfs", "ramfs"):
+        pytest.skip(f"{kind} holds all its files in memory")
+    assert drop_pages(tmp_path) == 0
     assert plain_read(tmp_path, 1 << 20) > 0
 
 

@@ -181,6 +181,23 @@ def test_the_page_shows_replicas_and_which_prefix_lives_where(two: Deployed, bro
     assert complaints == []
 
 
+def test_an_answer_that_is_aborted_ends_at_once(two: Deployed):
+    params = {"max_new_tokens": 2_000, "ignore_eos": True, "temperature": 0}
+    body = {"text": STORY, "rid": "long", "sampling_params": params}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(two.client.post, "/generate", json=body)
+
+        def ended() -> bool:
+            assert two.client.post("/abort_request", json={"rid": "long"}).status_code == 200
+            return asked.done()
+
+        assert until(ended, 30) is not None
+        answer = asked.result().json()
+    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+    assert answer["meta_info"]["completion_tokens"] < 2_000
+    assert until(lambda: not any(each["requests"] for each in two.replicas().values()), 30)
+
+
 def test_a_prefix_that_another_replica_wrote_is_read(two: Deployed):
     first = two.complete(TALE).json()["cache_report"]
     wanted = first["prompt_tokens"] - first["prompt_tokens"] % BLOCK

@@ -16,14 +16,23 @@ class Totals:
 
     def __init__(self) -> None:
         self.now = EngineStats()
-        self._known: dict[str, EngineStats] = {}
-        self._forgotten = EngineStats()
+        self._there: dict[str, EngineStats] = {}
+        self._gone: dict[str, EngineStats] = {}
+        # Of those that are gone, in all and of those whose names are not kept.
+        self._past = self._forgotten = EngineStats()
 
     def take(self, there: Mapping[str, EngineStats]) -> None:
-        """By engine, of those that are there; one that is not may come again."""
-        self._known |= there
-        gone = [name for name in self._known if name not in there]
-        for name in gone[: max(len(self._known) - _MOST_NAMES, 0)]:
-            self._forgotten = EngineStats.summed([self._forgotten, self._known.pop(name).totals()])
-        absent = [stats.totals() for name, stats in self._known.items() if name not in there]
-        self.now = EngineStats.summed([self._forgotten, *there.values(), *absent])
+        """By engine, of those that are there; one that is not may come again. O(there), and O(all)
+        when one does.
+        """
+        for name in self._there.keys() - there.keys():
+            self._gone[name] = self._there[name].totals()
+            self._past = EngineStats.summed([self._past, self._gone[name]])
+        again = [self._gone.pop(name) for name in self._gone.keys() & there.keys()]
+        while len(self._gone) > _MOST_NAMES:
+            oldest = self._gone.pop(next(iter(self._gone)))
+            self._forgotten = EngineStats.summed([self._forgotten, oldest])
+        if again:
+            self._past = EngineStats.summed([self._forgotten, *self._gone.values()])
+        self._there = dict(there)
+        self.now = EngineStats.summed([self._past, *there.values()])

@@ -77,18 +77,19 @@ def deployed(
     )
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the way in has its own
     _connect(address)
-    since = None
+    since, is_ours = None, address is None
     try:
         _start(settings, quiet)
+        is_ours = is_ours or _deployed_since() is None
         _logger.info("starting %s", counted(replicas, "replica"))
         serve.run(app, name=APP, route_prefix=settings.root_path or "/", logging_config=quiet)
-        since = _deployed_since()
+        since, is_ours = _deployed_since(), True
         scheme = "http" if settings.ssl_certfile is None else "https"
         host = _LOOPBACK if settings.host == "0.0.0.0" else settings.host  # noqa: S104
         yield f"{scheme}://{host}:{settings.port}"
     finally:
-        # On a cluster another one may have replaced it since: that one goes on.
-        if address is None or since in (None, _deployed_since()):
+        # On a cluster another one may have been there, or have replaced it since: that one goes on.
+        if is_ours and (address is None or since in (None, _deployed_since())):
             end = serve.shutdown if address is None else partial(serve.delete, APP)
             _within(_SECONDS_TO_END, end)
             _within(_SECONDS_TO_END, Desk(APP).end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
@@ -48,10 +49,11 @@ def build(
     """cpus, gpus: of each replica. Without gpus: with `--device cuda` one for each rank, else none.
     max_replicas: how many queues may add. Raises ConfigError.
     """
-    most = max_replicas or replicas
+    most = replicas if max_replicas is None else max_replicas
     _check(config, settings, replicas, most)
     if gpus is None:
         gpus = float(config.tp_size) if config.device == "cuda" else 0.0
+    _check_share(config, cpus, gpus)
     if config.device == "auto":  # a GPU that it was not given is another one's
         config = replace(config, device="cuda" if gpus else "cpu")
     room = _BEYOND * config.max_queued_requests
@@ -117,6 +119,16 @@ def _check(config: EngineConfig, settings: ServerConfig, replicas: int, most: in
         raise ConfigError("--disable-radix-cache leaves nothing to route by")
 
 
+def _check_share(config: EngineConfig, cpus: float, gpus: float) -> None:
+    """Of a machine, for a replica. Raises ConfigError."""
+    if not all(0 <= each < math.inf for each in (cpus, gpus)):
+        raise ConfigError(f"cpus and gpus are 0 or more, got {cpus:g} and {gpus:g}")
+    if gpus > 1 and gpus != int(gpus):
+        raise ConfigError(f"gpus is a part of one, or a whole number of them, got {gpus:g}")
+    if 0 < gpus < config.tp_size and config.tp_size > 1:
+        raise ConfigError(f"each of {config.tp_size} ranks needs a GPU, and gpus is {gpus:g}")
+
+
 def _version_of(config: EngineConfig) -> str:
     """Another one, where a model's folder or flags are others, or its files were replaced."""
     facts = [repr(config)]
@@ -142,6 +154,8 @@ def app(args: Mapping[str, Any]) -> Application:
     served = {item.name for item, _ in flags_of(ServerConfig)}
     if ours := _RAYS & given.keys():
         raise ConfigError(f"{min(ours)} belongs to Ray Serve's http_options, beside applications")
+    if not isinstance(given.get("model"), str | None):
+        raise ConfigError(f"model names a folder or a file, got {given['model']!r:.80}")
     settings = ServerConfig(**{name: given.pop(name) for name in served & given.keys()})
     return build(EngineConfig.from_flags(**given), settings, **scale)
 
@@ -149,9 +163,13 @@ def app(args: Mapping[str, Any]) -> Application:
 def _number(name: str, value: Any) -> Any:
     """`serve run` passes text."""
     try:
-        return _SCALE[name](value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name} is a number, got {value!r:.80}") from None
+        number = float(value)
+        if _SCALE[name](number) == number:  # a count is whole; and no number equals NaN
+            return _SCALE[name](number)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    kind = "a whole number" if _SCALE[name] is int else "a number"
+    raise ConfigError(f"{name} is {kind}, got {value!r:.80}")
 
 
 def on_one_machine(config: EngineConfig, replicas: int, processors: float) -> EngineConfig:

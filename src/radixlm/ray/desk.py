@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
+from importlib.metadata import version
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RaySystemError
 
 from radixlm.routing import FrontDesk
 
@@ -23,11 +25,12 @@ class Desk:
     """A handle of the actor, which is started where there is none.
 
     It outlives who started it, and is restarted where it dies or hangs; then it knows nothing, and
-    asks replicas for all they hold. app: the application's name.
+    asks replicas for all they hold. Replicas of another version of this package have another one.
+    app: the application's name.
     """
 
     def __init__(self, app: str) -> None:
-        self.name = f"router of {app}"
+        self.name = f"router of {app}, {version('radixlm')}"
         self._actor: Any = None
 
     async def ask(self, method: str, *arguments: Any) -> Any:
@@ -55,6 +58,12 @@ class Desk:
         except RayError as error:
             _logger.warning("%s does not know that %s is gone: %s", self.name, name, error)
 
+    async def close(self) -> None:
+        """Stop the actor if it knows no replica any more."""
+        with suppress(RayError):
+            if not await self.look("replicas"):
+                self.end()
+
     def end(self) -> None:
         """Stop the actor, wherever it is used."""
         try:
@@ -77,5 +86,8 @@ class Desk:
             made = ray.remote(FrontDesk).options(
                 **options, lifetime="detached", max_restarts=-1, num_cpus=0
             )
-            self._actor = made.remote()
+            try:
+                self._actor = made.remote()
+            except ValueError as error:  # it ended while it was looked for
+                raise RaySystemError(f"{self.name}: {error}") from None
         return self._actor

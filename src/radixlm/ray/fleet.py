@@ -3,38 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import RayServeException
-from ray.serve.handle import DeploymentHandle
+from ray.exceptions import ActorDiedError, RayError
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import (
     EngineDeadError,
     InvalidRequestError,
     QueueFullError,
-    RadixLMError,
     counted,
     wrong,
 )
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery
-from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
+from radixlm.core.request import FinishReason, GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineStats
 from radixlm.engine.adapter_names import AdapterNames
 from radixlm.engine.input_processor import Prompt, new_request, prompt_key
 from radixlm.engine.totals import Totals
-from radixlm.engine.watching import Scene, SceneChange
+from radixlm.engine.watching import Scene
 from radixlm.ray.desk import Desk
 from radixlm.ray.replica import Described
+from radixlm.ray.replica_calls import (
+    FAILED,
+    FleetViewer,
+    answered,
+    begun,
+    cause_of,
+    failed_itself,
+    items,
+)
 from radixlm.routing import Offer, PrefixMap, Reported
 from radixlm.routing.resuming import OtherAnswerError, Sent, repeatable
 from radixlm.text.chat_template import ChatTemplate
@@ -42,8 +48,8 @@ from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.ray")
 
-# A request goes on to another replica this many times.
-_MOST_TRIES = 5
+# A request goes on to another replica this many times; fewer where it may be what they die of.
+_MOST_TRIES, _MOST_DEATHS = 5, 2
 _SECONDS_TO_NEXT_TRY = 0.5
 _SECONDS_BETWEEN_LOOKS, _SECONDS_AT_START = 1.0, 0.1
 _SILENT_SECONDS = 30.0
@@ -72,13 +78,13 @@ class Fleet:
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.adapters = AdapterNames(described.adapters)
         self._handle, self._desk = handle, desk
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, DeploymentResponseGenerator[Any]] = {}
+        self._aborted: set[str] = set()
         self._replicas: list[Reported] = []
         self._time = asyncio.get_running_loop().time
         self._looked = self._answered = 0.0
         self._onlookers, self._one_looks = 0, asyncio.Lock()
         self._totals = Totals()
-        self._aborting: set[asyncio.Task[list[Any]]] = set()
         self._looking = asyncio.create_task(self._look_at_replicas())
 
     # Requests
@@ -116,39 +122,52 @@ class Fleet:
 
     def abort(self, request_ids: Iterable[str] | None) -> int:
         """As AsyncEngine.abort, of requests that came through here."""
-        wanted = self._under_way if request_ids is None else set(request_ids) & self._under_way
-        if wanted:
-            aborting = self._handle.broadcast("abort", frozenset(wanted)).results_async()
-            task = asyncio.create_task(aborting)
-            self._aborting.add(task)
-            task.add_done_callback(self._aborting.discard)
+        under_way = self._under_way.keys()
+        wanted = set(under_way) if request_ids is None else under_way & set(request_ids)
+        self._aborted |= wanted
+        for request_id in wanted:
+            self._under_way[request_id].cancel()
         return len(wanted)
 
     async def _outputs(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
-        self._under_way.add(request.request_id)
+        """Of one request, from one replica after the other until one has answered."""
         request, sent = repeatable(request), Sent()
+        name, cached = request.request_id, 0
+        failures: list[Exception] = []
         try:
-            for left in reversed(range(_MOST_TRIES)):
+            while True:
                 sent.begin_again()
+                call = begun(self._handle.generate, request, tokenizer=self.tokenizer.digest)
+                self._under_way[name] = call
                 try:
-                    outputs = _streamed(
-                        self._handle.generate, request, tokenizer=self.tokenizer.digest
-                    )
-                    async for output in outputs:
+                    async for output in items(call):
+                        cached = output.cached_tokens
                         if (rest := sent.rest(output)) is not None:
                             yield rest
                 except OtherAnswerError:
                     raise
-                except (RayError, RayServeException, EngineDeadError) as error:
-                    if not left:
-                        said = error.cause if isinstance(error, RayTaskError) else error
-                        raise EngineDeadError(f"no replica answers: {said}") from error
-                    _logger.warning("%s is sent again: %s", request.request_id, error)
-                    await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
+                except FAILED as error:
+                    failures.append(error)
                 else:
+                    failures.append(EngineDeadError("a replica ended it without an answer"))
+                if sent.finished:
+                    return
+                if name not in self._aborted:
+                    _check_may_go_on(failures)
+                    _logger.warning("%s is sent again: %s", name, failures[-1])
+                    await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
+                if name in self._aborted:  # meanwhile, or it failed for that
+                    size = request.key.size
+                    yield RequestOutput(
+                        name,
+                        prompt_tokens=size,
+                        cached_tokens=cached,
+                        finish_reason=FinishReason.ABORT,
+                    )
                     return
         finally:
-            self._under_way.discard(request.request_id)
+            self._under_way.pop(name, None)
+            self._aborted.discard(name)
 
     # What is known of replicas: of those with the same tokenizer, while others are replaced
 
@@ -216,7 +235,7 @@ class Fleet:
 
     async def flush_cache(self) -> bool:
         """As AsyncEngine.flush_cache, of all replicas."""
-        return all(await self._handle.broadcast("flush_cache").results_async())
+        return all(await answered(self._handle.broadcast("flush_cache").results_async()))
 
     async def load_lora_adapter(self, name: str, path: str) -> None:  # noqa: ARG002
         """Replicas that are started later would not have it. Raises InvalidRequestError."""
@@ -228,9 +247,8 @@ class Fleet:
 
     async def look(self, query: TreeQuery) -> Scene:
         """As AsyncEngine.look, of the replica that the query names."""
-        scene: Scene = _sound(
-            await self._handle.look.remote(replace(query, replica=None), replica=self._named(query))
-        )
+        named = self._named(query)
+        scene: Scene = await answered(self._handle.look.remote(query, replica=named))
         return scene
 
     def watch(
@@ -241,8 +259,10 @@ class Fleet:
         own: bool = False,  # noqa: ARG002 - of those who are in the replica's process
     ) -> FleetViewer:
         """As AsyncEngine.watch, of the replica that the query names."""
-        named, alone = self._named(query), replace(query, replica=None)
-        return FleetViewer(_streamed(self._handle.watch, alone, max_waiting, replica=named))
+        named = self._named(query)
+        return FleetViewer(
+            lambda: items(begun(self._handle.watch, query, max_waiting, replica=named))
+        )
 
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
@@ -250,8 +270,8 @@ class Fleet:
         """As AsyncEngine.explain, by the replica that has most of the prompt."""
         key, own = self._key(prompt), namespace or Namespace()
         best = await self._holder(own, key)
-        explained: Explained = _sound(
-            await self._handle.explain.remote(key, own, everywhere=everywhere, replica=best)
+        explained: Explained = await answered(
+            self._handle.explain.remote(key, own, everywhere=everywhere, replica=best)
         )
         return explained
 
@@ -259,7 +279,9 @@ class Fleet:
         """As AsyncEngine.hint, to the replica that has most of the prompt."""
         key, own = self._key(prompt), namespace or Namespace()
         best = await self._holder(own, key)
-        hinted: int = _sound(await self._handle.hint.remote(key, hint, namespace=own, replica=best))
+        hinted: int = await answered(
+            self._handle.hint.remote(key, hint, namespace=own, replica=best)
+        )
         return hinted
 
     async def _holder(self, namespace: Namespace, key: Key) -> str | None:
@@ -270,6 +292,7 @@ class Fleet:
     async def close(self) -> None:
         self._looking.cancel()
         await asyncio.gather(self._looking, return_exceptions=True)
+        await self._desk.close()
 
     def _names(self) -> list[str]:
         return sorted(each.replica for each in self._replicas)
@@ -291,55 +314,20 @@ class Fleet:
         return prompt_key(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
 
 
-class FleetViewer:
-    """Follows one replica's tree. dropped: not counted here; the replica shows a whole scene."""
-
-    def __init__(self, updates: AsyncGenerator[Scene | SceneChange, None]) -> None:
-        self.dropped = 0
-        self._updates = updates
-        self._next: asyncio.Task[Scene | SceneChange] | None = None
-
-    async def next(self) -> Scene | SceneChange:
-        """Wait for the next update; being cancelled loses none. Raises EngineDeadError."""
-        if self._next is None:
-            self._next = asyncio.ensure_future(anext(self._updates))
-        try:
-            update = await asyncio.shield(self._next)
-        except asyncio.CancelledError:
-            raise
-        except (StopAsyncIteration, RayError, RayServeException) as error:
-            raise EngineDeadError(f"the replica is gone: {error}") from None
-        self._next = None
-        return update
-
-    def close(self) -> None:
-        """Watch no longer."""
-        if self._next is not None:
-            self._next.cancel()
-
-
-async def _streamed(method: Any, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
-    """What a replica's method streams; closing it ends the call. Raises errors that it streams.
-
-    Called in a context of its own: calls for one HTTP request share an id in Ray Serve, and
-    TokenRouter must tell them apart.
+def _check_may_go_on(failures: Sequence[Exception]) -> None:
+    """Whether another replica is tried, after these errors. Raises EngineDeadError, and the last
+    one where all would fail alike.
     """
-    call: Callable[..., Any] = method.options(stream=True).remote
-    response = contextvars.Context().run(call, *arguments, **named)
-    ended = False
-    try:
-        async for item in response:
-            yield _sound(item)
-        ended = True
-    finally:
-        if not ended:
-            response.cancel()
-
-
-def _sound(item: Any) -> Any:
-    if isinstance(item, RadixLMError):
-        raise item
-    return item
+    last = failures[-1]
+    if failed_itself(last):
+        raise last
+    deaths = {str(each.actor_id) for each in failures if isinstance(each, ActorDiedError)}
+    if len(deaths) >= _MOST_DEATHS:
+        raise EngineDeadError(
+            f"{len(deaths)} replicas have died while they had this request, and no more are tried"
+        ) from last
+    if len(failures) >= _MOST_TRIES:
+        raise EngineDeadError(f"no replica answers: {cause_of(last)}") from last
 
 
 async def _merged(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ from radixlm.ray.desk import Desk
 from radixlm.ray.reporter import Reporter
 from radixlm.routing import Choice
 from radixlm.server.http.tracing import Tracing
+
+_SECONDS_TO_WATCH = 20.0
 
 
 class Described(NamedTuple):
@@ -107,27 +109,37 @@ class Replica:
             phases=True,
         )
 
-    def abort(self, request_ids: frozenset[str]) -> int:
-        return self._engine.abort(request_ids)
-
     async def watch(
         self,
         query: TreeQuery,
         max_waiting: int,
         replica: str | None = None,  # noqa: ARG002
     ) -> AsyncGenerator[Scene | SceneChange | RadixLMError, None]:
+        """For a while: a replica that is to leave waits for all who watch."""
+        time = asyncio.get_running_loop().time
+        until = time() + _SECONDS_TO_WATCH
         try:
-            with closing(self._engine.watch(query, max_waiting=max_waiting)) as viewer:
-                while True:
-                    yield await viewer.next()
+            own = self._own(query)
+            with closing(self._engine.watch(own, max_waiting=max_waiting)) as viewer:
+                while (left := until - time()) > 0:
+                    with suppress(TimeoutError):
+                        yield await asyncio.wait_for(viewer.next(), left)
         except RadixLMError as error:
             yield error
 
     async def look(self, query: TreeQuery, replica: str | None = None) -> Scene | RadixLMError:  # noqa: ARG002
         try:
-            return await self._engine.look(query)
+            return await self._engine.look(self._own(query))
         except RadixLMError as error:
             return error
+
+    def _own(self, query: TreeQuery) -> TreeQuery:
+        """A query of this replica's tree. Raises EngineDeadError where another one's is wanted:
+        that one is not asked any more.
+        """
+        if query.replica not in (None, self.name):
+            raise EngineDeadError(f"the replica {query.replica:.80} is leaving")
+        return replace(query, replica=None)
 
     async def explain(
         self,

@@ -28,7 +28,12 @@ class Reporter:
 
     def __init__(self, name: str, engine: AsyncEngine, desk: Desk) -> None:
         self._name, self._engine, self._desk = name, engine, desk
-        self._book = ReportBook(name, engine.info.kv_tokens, engine.tokenizer.digest)
+        self._book = ReportBook(
+            name,
+            engine.info.kv_tokens,
+            engine.tokenizer.digest,
+            frozenset(adapter.adapter_id for adapter in engine.adapters.named.values()),
+        )
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -42,6 +47,7 @@ class Reporter:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._desk.leave(self._name)
+        await self._desk.close()
 
     def arrived(self, request: GenerateRequest) -> None:
         self._book.arrived(request)
@@ -60,11 +66,14 @@ class Reporter:
         while self._is_alive():
             following = asyncio.create_task(self._follow())
             try:
-                await self._report_while_all_is_known()
+                await self._report_while_all_is_known(following)
             finally:
                 following.cancel()
-                await asyncio.gather(following, return_exceptions=True)
+                [failed] = await asyncio.gather(following, return_exceptions=True)
                 self._book.begin_again()
+            if isinstance(failed, Exception):
+                _logger.error("the tree can not be followed, and is looked at anew: %s", failed)
+                await asyncio.sleep(_SECONDS_AT_MOST)
         await self._desk.leave(self._name)
 
     def _is_alive(self) -> bool:
@@ -74,12 +83,13 @@ class Reporter:
             return False
         return True
 
-    async def _report_while_all_is_known(self) -> None:
-        """Until something was missed."""
+    async def _report_while_all_is_known(self, following: asyncio.Task[None]) -> None:
+        """Until something was missed. A router that knows nothing waits for the whole tree, which
+        takes its time; until it has it, it says that it misses something.
+        """
         loop = asyncio.get_running_loop()
         whole_at = 0.0
-        known = True
-        while known:
+        while not following.done():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), _SECONDS_AT_MOST)
             await asyncio.sleep(_SECONDS_BETWEEN)
@@ -91,8 +101,10 @@ class Reporter:
                 report = self._book.take_whole(self._engine.stats())
             else:
                 report = self._book.take()
+            whole_reported = self._book.whole_reported
             try:
-                known = await self._desk.ask("report", report)
+                if not await self._desk.ask("report", report) and whole_reported:
+                    return
             except RayError as error:
                 _logger.warning("the router is away: %s", error)
                 await asyncio.sleep(_SECONDS_AT_MOST)

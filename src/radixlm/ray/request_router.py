@@ -18,6 +18,9 @@ from radixlm.ray.desk import Desk
 _logger = logging.getLogger("radixlm.ray")
 
 _PATIENCE_SECONDS = 1.0
+# After it was silent it is not asked for a while: what waits for it does not answer clients.
+_SECONDS_NOT_ASKED = 2.0
+_MOST_ASKED_AT_ONCE = 100
 # For a replica with a request's tokenizer, before any is taken: one with another refuses it.
 _SECONDS_TO_WAIT, _SECONDS_BETWEEN = 10.0, 0.25
 
@@ -33,6 +36,12 @@ class TokenRouter(RequestRouter):
         """Ray Serve calls it once, with nothing."""
         super().initialize_state(**kwargs)  # type: ignore[no-untyped-call]
         self._desk = Desk(self._deployment_id.app_name)
+        self._ask_again_at = 0.0
+
+    @property
+    def max_num_routing_tasks(self) -> int:
+        """Ray Serve's own is two for each replica, so that a few that wait would hold up all."""
+        return _MOST_ASKED_AT_ONCE
 
     async def choose_replicas(
         self,
@@ -62,6 +71,9 @@ class TokenRouter(RequestRouter):
         request = pending.args[0] if pending.args else None
         if named is not None or not isinstance(request, GenerateRequest):
             return named
+        if self._event_loop.time() < self._ask_again_at:
+            pending.kwargs["choice"] = None
+            return None
         asked = self._desk.ask(
             "choose",
             request.request_id,
@@ -77,6 +89,8 @@ class TokenRouter(RequestRouter):
             raise
         except (RayError, TimeoutError) as error:
             _logger.warning("the router does not answer, so any replica is taken: %s", error)
+            if isinstance(error, TimeoutError):
+                self._ask_again_at = self._event_loop.time() + _SECONDS_NOT_ASKED
             pending.kwargs["choice"] = None
             return None
         pending.kwargs["choice"] = choice

@@ -47,7 +47,7 @@ class FrontDesk:
         self.router = Router()
         self._clock = clock or WallClock()
         self._heard: dict[str, float] = {}
-        self._tokenizers: dict[str, str] = {}
+        self._models: dict[str, tuple[str, Collection[str]]] = {}
         self._stats: dict[str, Any] = {}
         self._sent: dict[str, float] = {}
         self._chosen: dict[str, Counter[Why]] = {}
@@ -61,12 +61,12 @@ class FrontDesk:
         among: Collection[str],
         tokenizer: str = "",
     ) -> Choice:
-        """As Router.choose, of those that are heard of and have this tokenizer: while a model is
-        replaced by another there are replicas of both.
+        """As Router.choose, of those that are heard of and have this tokenizer, and the namespace's
+        adapter: while a model is replaced by another there are replicas of both.
         """
         self._forget_gone()
         self._sent.pop(request_id, None)  # one that is sent again
-        own = [name for name in among if self._tokenizers.get(name) == tokenizer]
+        own = [name for name in among if self._serves(name, tokenizer, namespace.adapter_id)]
         choice = self.router.choose(
             request_id, namespace, key, max_tokens=max_tokens, among=self._speaking(own)
         )
@@ -81,7 +81,7 @@ class FrontDesk:
             self.router.join(name, report.capacity)
             self._chosen[name] = Counter()
         self._heard[name] = self._clock.now()
-        self._tokenizers[name] = report.tokenizer
+        self._models[name] = report.tokenizer, report.adapters
         if report.stats is not None:
             self._stats[name] = report.stats
         sent = self.router.sent_to(name)  # others may have gone on to another replica
@@ -102,7 +102,7 @@ class FrontDesk:
         """A replica is gone."""
         for request_id in self.router.leave(name):
             self._sent.pop(request_id, None)
-        for known in (self._heard, self._tokenizers, self._stats, self._chosen):
+        for known in (self._heard, self._models, self._stats, self._chosen):
             known.pop(name, None)
 
     def offers(
@@ -126,10 +126,14 @@ class FrontDesk:
                 *loads[name],
                 dict(self._chosen[name]),
                 self._stats.get(name),
-                self._tokenizers[name],
+                self._models[name][0],
             )
             for name, heard in self._heard.items()
         ]
+
+    def _serves(self, name: str, tokenizer: str, adapter_id: str) -> bool:
+        own, adapters = self._models.get(name, (None, ()))
+        return own == tokenizer and (not adapter_id or adapter_id in adapters)
 
     def _speaking(self, known: Collection[str]) -> Collection[str]:
         """Those of them that reported lately; all, where none did."""

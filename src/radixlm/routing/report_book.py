@@ -19,7 +19,7 @@ MOST_TO_SETTLE = 10_000
 class Report(NamedTuple):
     """What has happened in a replica since its last report. capacity: tokens of its pool. news: of
     its cache. began, ended: requests, these with their answers' tokens. tokenizer: a digest of
-    what gives its tokens their meaning.
+    what gives its tokens their meaning. adapters: the ids of those that it has.
 
     Now and then also: at, how far its news are with these; under_way, all requests; stats, what
     others want to know of it, as it is.
@@ -34,6 +34,7 @@ class Report(NamedTuple):
     under_way: Collection[str] | None = None
     stats: Any = None
     tokenizer: str = ""
+    adapters: Collection[str] = ()
 
 
 class ReportBook:
@@ -41,12 +42,15 @@ class ReportBook:
 
     A prompt that was computed is held, a router believes; whether it is, is reported after its
     request has ended, in the second whole report from then: by then a viewer has been shown it.
+    whole_reported: whether the tree was taken as a whole, after which its changes are enough.
     """
 
-    def __init__(self, replica: str, capacity: int, tokenizer: str = "") -> None:
-        self._blank = Report(replica, capacity, tokenizer=tokenizer)
+    def __init__(
+        self, replica: str, capacity: int, tokenizer: str = "", adapters: Collection[str] = ()
+    ) -> None:
+        self._blank = Report(replica, capacity, tokenizer=tokenizer, adapters=adapters)
         self._feed = TreeFeed(secrets.token_hex(8))
-        self._whole_reported = False
+        self.whole_reported = False
         self._news: list[News] = []
         self._began: list[str] = []
         self._ended: list[tuple[str, int | None]] = []
@@ -58,7 +62,7 @@ class ReportBook:
         """What was reported may not have come: the next that is shown must be the whole tree."""
         at = self._feed.at
         self._feed = TreeFeed(at.process, at.feed + 1)
-        self._whole_reported = False
+        self.whole_reported = False
         self._news = []
 
     def shown(self, tree: TreeSnapshot | TreeChange) -> bool:
@@ -66,7 +70,6 @@ class ReportBook:
         news = self._feed.take(tree)
         if news is None:
             return False
-        self._whole_reported = self._whole_reported or news.whole
         self._news.append(news)
         return True
 
@@ -86,15 +89,16 @@ class ReportBook:
     def take(self) -> Report:
         """What is new."""
         report = self._blank._replace(news=self._news, began=self._began, ended=self._ended)
+        self.whole_reported = self.whole_reported or any(news.whole for news in self._news)
         self._news, self._began, self._ended = [], [], []
         return report
 
     def take_whole(self, stats: Any = None) -> Report:
         """And how things stand."""
-        if self._whole_reported:
+        if self.whole_reported:
             if (news := self._feed.settle(self._to_settle)) is not None:
                 self._news.append(news)
             self._to_settle = tuple(self._computed)
             self._computed.clear()
-        at = self._feed.at if self._whole_reported else None
+        at = self._feed.at if self.whole_reported else None
         return self.take()._replace(at=at, under_way=frozenset(self._under_way), stats=stats)

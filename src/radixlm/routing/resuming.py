@@ -29,7 +29,7 @@ def repeatable(request: GenerateRequest) -> GenerateRequest:
 
 
 class Sent:
-    """What was sent of an answer.
+    """What was sent of an answer. finished: all of it.
 
     first time    The | gih | lived | ... the replica dies
     again         The | gih | lived | in | a ...
@@ -39,6 +39,7 @@ class Sent:
     def __init__(self) -> None:
         self._tokens: list[int] = []
         self._at = 0
+        self.finished = False
 
     def begin_again(self) -> None:
         """Its outputs come from the first on."""
@@ -53,6 +54,7 @@ class Sent:
         if self._at < len(self._tokens) and output.finished:
             raise OtherAnswerError
         self._tokens += output.token_ids[old:]
+        self.finished = output.finished
         if not old:
             return output if self._at == len(self._tokens) else None
         return _after(output, old)

@@ -10,43 +10,142 @@ import pytest
 
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
 ROOT = Path(__file__).parents[3]
-DYING = """
+COMMON = """
 import asyncio
-from radixlm.core.errors import EngineDeadError
+import numpy as np
+from radixlm.core.errors import CacheError, EngineDeadError
+from radixlm.core.request import GenerateRequest, Namespace
+from radixlm.core.sampling import SamplingParams
 from radixlm.engine.loop import Died
 from radixlm.ray.reporter import Reporter
+from radixlm.routing import FrontDesk
 from tests.server_support import fake_engine
 
-calls = []
+KEY = np.arange(1, 9, dtype=np.int32)
+
 
 class Desk:
+    def __init__(self):
+        self.front, self.calls = FrontDesk(), []
+
     async def ask(self, method, *arguments):
-        calls.append(method)
-        return True
+        await asyncio.sleep(0.001)
+        self.calls.append(method)
+        return getattr(self.front, method)(*arguments)
 
     async def leave(self, name):
-        calls.append("leave")
+        self.calls.append("leave")
 
+    async def close(self):
+        pass
+
+    def held(self):
+        [offer] = self.front.offers(Namespace(), KEY) or [None]
+        return 0 if offer is None else offer.cached
+
+
+def request(number):
+    return GenerateRequest(str(number), KEY, SamplingParams(max_tokens=1))
+
+"""
+DYING = (
+    COMMON
+    + """
 async def main():
     engine, _ = fake_engine()
-    reporter = Reporter("one", engine, Desk())
+    desk = Desk()
+    reporter = Reporter("one", engine, desk)
     reporter.start()
     await asyncio.sleep(0.1)
     engine.client.put(Died(EngineDeadError("rank 1 of 2 is gone")))
-    while "leave" not in calls:
+    while "leave" not in desk.calls:
         await asyncio.sleep(0.1)
-    count = len(calls)
+    count = len(desk.calls)
     await asyncio.sleep(2)
-    print("report" in calls, calls[-1], len(calls) - count)
+    print("report" in desk.calls, desk.calls[-1], len(desk.calls) - count)
     await engine.close()
 
 asyncio.run(asyncio.wait_for(main(), 30))
 """
+)
+# A tree whose picture comes after some of the reports, and whose changes do not come, the first
+# times.
+SLOW = (
+    COMMON
+    + """
+import sys
+
+seconds, failures = float(sys.argv[1]), int(sys.argv[2])
+
+
+class Viewer:
+    def __init__(self, viewer):
+        self.viewer, self.came = viewer, False
+
+    async def next(self):
+        global failures
+        if not self.came:
+            await asyncio.sleep(seconds)
+        elif failures:
+            failures -= 1
+            raise CacheError("the picture of the cache failed")
+        self.came = True
+        return await self.viewer.next()
+
+    def close(self):
+        self.viewer.close()
+
+
+async def main():
+    engine, _ = fake_engine()
+    async for output in engine.stream_all([request("first")]):
+        pass
+    watch, watched = engine.watch, []
+    engine.watch = lambda *args, **named: watched.append(0) or Viewer(watch(*args, **named))
+    desk = Desk()
+    reporter = Reporter("one", engine, desk)
+    reporter.start()
+    number = 0
+    while not desk.held():
+        number += 1
+        reporter.arrived(request(number))
+        reporter.ended(request(number), None)
+        await asyncio.sleep(0.01)
+    print(desk.held(), len(watched))
+    await engine.flush_cache()
+    while desk.held():
+        await asyncio.sleep(0.01)
+    print(desk.held(), len(watched))
+    await reporter.close()
+    await engine.close()
+
+asyncio.run(asyncio.wait_for(main(), 20))
+"""
+)
+
+
+def run(program: str, *arguments: str) -> list[str]:
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
 
 
 @pytest.mark.slow
 def test_a_replica_whose_engine_has_died_takes_its_leave() -> None:
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", DYING], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == ["True", "leave", "0"], done.stderr
+    assert run(DYING) == ["True", "leave", "0"]
+
+
+@pytest.mark.slow
+def test_a_whole_tree_may_take_longer_than_requests() -> None:
+    assert run(SLOW, "0.5", "0") == ["8", "1", "0", "1"]
+
+
+@pytest.mark.slow
+def test_a_tree_that_can_not_be_followed_is_looked_at_anew() -> None:
+    assert run(SLOW, "0", "1") == ["8", "1", "0", "2"]

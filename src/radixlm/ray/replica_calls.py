@@ -1,0 +1,109 @@
+"""Calls of replicas, whose errors are ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from ray.exceptions import RayError, RayTaskError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentResponseGenerator
+
+from radixlm.core.errors import EngineDeadError, RadixLMError
+from radixlm.engine.watching import Scene, SceneChange
+
+# What a call raises where a replica, or the way to it, is gone; and where its code fails.
+FAILED = (RayError, RayServeException, EngineDeadError)
+
+_PATIENCE_SECONDS = 30.0
+
+
+def cause_of(error: Exception) -> Exception:
+    """Without Ray's account of where it was raised."""
+    cause: Exception = error.cause if isinstance(error, RayTaskError) else error
+    return cause
+
+
+def failed_itself(error: Exception) -> bool:
+    """Whether the replica's code failed, as it would in another one."""
+    return isinstance(error, RayTaskError) and not isinstance(error.cause, FAILED)
+
+
+async def answered(call: Awaitable[Any]) -> Any:
+    """What a call returns. Raises an error of ours that it returns, and EngineDeadError."""
+    try:
+        return _sound(await asyncio.wait_for(call, _PATIENCE_SECONDS))
+    except TimeoutError:
+        raise EngineDeadError("a replica does not answer") from None
+    except FAILED as error:
+        if failed_itself(error):
+            raise
+        raise EngineDeadError(f"a replica is gone: {cause_of(error)}") from error
+
+
+def begun(method: Any, *arguments: Any, **named: Any) -> DeploymentResponseGenerator[Any]:
+    """Call a method that streams.
+
+    In a context of its own: calls for one HTTP request share an id in Ray Serve, and TokenRouter
+    must tell them apart.
+    """
+    call: Callable[..., DeploymentResponseGenerator[Any]] = method.options(stream=True).remote
+    return contextvars.Context().run(call, *arguments, **named)
+
+
+async def items(call: DeploymentResponseGenerator[Any]) -> AsyncGenerator[Any, None]:
+    """What it streams; closing it ends the call. Raises an error of ours that it streams."""
+    ended = False
+    try:
+        async for item in call:
+            yield _sound(item)
+        ended = True
+    finally:
+        if not ended:
+            call.cancel()
+
+
+def _sound(item: Any) -> Any:
+    if isinstance(item, RadixLMError):
+        raise item
+    return item
+
+
+class FleetViewer:
+    """Follows one replica's tree. dropped: not counted here; the replica shows a whole scene.
+
+    watch: begins to. A replica ends it after a while, so that it can leave; then it begins anew,
+    with a whole scene.
+    """
+
+    def __init__(self, watch: Callable[[], AsyncGenerator[Scene | SceneChange, None]]) -> None:
+        self.dropped = 0
+        self._watch, self._updates = watch, watch()
+        self._next: asyncio.Task[Scene | SceneChange] | None = None
+        self._came = False
+
+    async def next(self) -> Scene | SceneChange:
+        """Wait for the next update; being cancelled loses none. Raises EngineDeadError."""
+        while True:
+            if self._next is None:
+                self._next = asyncio.ensure_future(anext(self._updates))
+            try:
+                update = await asyncio.shield(self._next)
+            except asyncio.CancelledError:
+                raise
+            except StopAsyncIteration:
+                if not self._came:
+                    raise EngineDeadError("the replica shows nothing") from None
+                self._next, self._updates, self._came = None, self._watch(), False
+            except FAILED as error:
+                raise EngineDeadError(f"the replica is gone: {cause_of(error)}") from None
+            else:
+                self._next, self._came = None, True
+                return update
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._next is not None:
+            self._next.cancel()

@@ -1,0 +1,199 @@
+"""What an ingress makes of its replicas' calls, in a process of its own: Ray warns, and keeps
+threads.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray has no wheel for this platform")
+ROOT = Path(__file__).parents[3]
+# Each call streams what its script says: tokens, "." with the last, errors, and waits that last.
+COMMON = """
+import asyncio
+import json
+import numpy as np
+from ray.exceptions import ActorDiedError, RayTaskError
+from ray.serve.exceptions import RequestCancelledError
+from radixlm.core.errors import EngineDeadError, InvalidRequestError
+from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
+from radixlm.core.sampling import SamplingParams
+from radixlm.ray.replica_calls import FleetViewer, answered, items
+from radixlm.ray.fleet import Fleet
+from radixlm.ray.replica import Described
+from tests.server_support import fake_engine
+
+
+class Call:
+    def __init__(self, script):
+        self.script, self.stopped = iter(script), asyncio.Event()
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        said = next(self.script, None)
+        if said == "wait":
+            await self.stopped.wait()
+        if self.stopped.is_set():
+            raise RequestCancelledError("it")
+        if said is None:
+            raise StopAsyncIteration
+        if isinstance(said, Exception):
+            raise said
+        if isinstance(said, list):
+            return said[0]
+        ends = FinishReason.STOP if said.endswith(".") else None
+        letters = said.removesuffix(".")
+        tokens = tuple(map(ord, letters))
+        return RequestOutput("r", text=letters, token_ids=tokens, finish_reason=ends)
+
+    def cancel(self):
+        self.stopped.set()
+
+
+class Method:
+    def __init__(self, scripts):
+        self.scripts = iter(scripts)
+
+    def options(self, stream):
+        return self
+
+    def remote(self, *arguments, **named):
+        return Call(next(self.scripts))
+
+
+class Handle:
+    def __init__(self, scripts):
+        self.generate = Method(scripts)
+
+
+class Desk:
+    async def ask(self, method):
+        return []
+
+    async def close(self):
+        pass
+
+
+def died(name):
+    error = ActorDiedError()
+    error.actor_id = name
+    return error
+
+
+def failed(cause):
+    return RayTaskError("generate", "the traceback", cause).as_instanceof_cause()
+
+
+async def answer(scripts, then=None):
+    engine, _ = fake_engine()
+    described = Described(engine.config, engine.info, engine.limits, {}, "1")
+    fleet = Fleet(Handle(scripts), Desk(), described, engine.tokenizer, None)
+    said = []
+    request = GenerateRequest("r", np.arange(3, dtype=np.int32), SamplingParams(max_tokens=9))
+    if then is not None:
+        asyncio.get_running_loop().call_later(0.3, then, fleet)
+    try:
+        async for output in fleet.stream_all([request]):
+            said.append(output.text + (output.finish_reason or ""))
+    except Exception as error:
+        said.append(type(error).__name__ + ": " + str(error).splitlines()[-1])
+    await fleet.close()
+    await engine.close()
+    return said
+"""
+ANSWERS = (
+    COMMON
+    + """
+abort = lambda fleet: fleet.abort(None)
+everything = {
+    "goes on": [["a", died("one")], ["a", "b."]],
+    "died after its end": [["a", "b.", died("one")], ["x."]],
+    "two deaths": [["a", died("one")], [died("two")], ["a", "b."]],
+    "one that is dead, twice": [[died("one")], [died("one")], ["a."]],
+    "an engine that died": [[failed(EngineDeadError("a rank is gone"))], ["a."]],
+    "a fault of ours": [[failed(KeyError("x"))], ["a."]],
+    "bad": [[[InvalidRequestError("too long")]], ["a."]],
+    "it just ends": [["a"], ["a", "b."]],
+    "always": [[EngineDeadError("a rank is gone")] for _ in range(9)],
+}
+aborts = {
+    "while it waits": [["wait"]],
+    "while it answers": [["a", "wait"]],
+    "between two tries": [[died("one")], ["a."]],
+}
+
+async def main():
+    found = {}
+    for name, scripts in everything.items():
+        found[name] = await answer(scripts)
+    for name, scripts in aborts.items():
+        found[name] = await answer(scripts, abort)
+    print(json.dumps(found))
+
+asyncio.run(asyncio.wait_for(main(), 60))
+"""
+)
+VIEWS = (
+    COMMON
+    + """
+async def main():
+    scripts = iter([["a", "b"], ["c"], []])
+    viewer = FleetViewer(lambda: items(Call(next(scripts))))
+    print(*[(await viewer.next()).text for _ in range(3)])
+    try:
+        await viewer.next()
+    except EngineDeadError as error:
+        print(error)
+    async def gone():
+        raise failed(EngineDeadError("a rank is gone"))
+    try:
+        await answered(gone())
+    except EngineDeadError as error:
+        print(error)
+
+asyncio.run(asyncio.wait_for(main(), 60))
+"""
+)
+
+
+def run(program: str) -> str:
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_an_answer_goes_on_as_long_as_it_may() -> None:
+    found = json.loads(run(ANSWERS))
+    two = "EngineDeadError: 2 replicas have died while they had this request, and no more are tried"
+    assert found == {
+        "goes on": ["a", "bstop"],
+        "died after its end": ["a", "bstop"],
+        "two deaths": ["a", two],
+        "one that is dead, twice": ["astop"],
+        "an engine that died": ["astop"],
+        "a fault of ours": ["RayTaskError(KeyError): the traceback"],
+        "bad": ["InvalidRequestError: too long"],
+        "it just ends": ["a", "bstop"],
+        "always": ["EngineDeadError: no replica answers: a rank is gone"],
+        "while it waits": ["abort"],
+        "while it answers": ["a", "abort"],
+        "between two tries": ["abort"],
+    }
+
+
+@pytest.mark.slow
+def test_a_view_begins_anew_when_its_replica_ends_it() -> None:
+    a_while, nothing, gone = run(VIEWS).splitlines()
+    assert a_while == "a b c"
+    assert nothing == "the replica shows nothing"
+    assert gone == "a replica is gone: a rank is gone"

@@ -125,12 +125,11 @@ def _memory(
     """Of each format, in MB: the peak of loading, weights held, and what a tiny model takes."""
     bar.set_description("memory of a tiny model")
     tiny = write_random_checkpoint(_EMPTY, place / "no-weights")
-    load_peak(tiny, formats[0])  # compiles what the first load does
     config = load_config(folder)
     for name in formats:
         bar.update()
         bar.set_description(f"memory of {name}")
-        load_peak(tiny, name)
+        load_peak(tiny, name)  # compiles what the first load does
         peak, empty, held = load_peak(folder, name), load_peak(tiny, name), bytes_held(config, name)
         yield (
             name,

@@ -182,20 +182,10 @@ class Rotary:
     def __init__(
         self, rope: RopeConfig | None, head_dim: int, context_length: int, options: TensorOptions
     ) -> None:
-        half = head_dim // 2
-        turned = 0 if rope is None else rope.turned(head_dim) // 2
-        frequencies = (
-            torch.zeros(half) if rope is None else rope.frequencies(head_dim, context_length)
-        )
-        angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
-        table = torch.empty(context_length, head_dim)
-        for function, part in zip((torch.cos, torch.sin), table.chunk(2, dim=-1), strict=True):
-            # MKL picks its code in the first call; of several threads that come first at once
-            # one may be given a coarse one (pytorch issue 188792).
-            function(angles[:1, :1])
-            function(angles, out=part)
-            if rope is not None:
-                part[:, :turned].mul_(rope.attention_factor)
+        if options.device.type == "meta":  # its arithmetic has torch import its compiler: seconds
+            table = torch.empty(context_length, head_dim, device=options.device)
+        else:
+            table = _table(rope, head_dim, context_length)
         self._table = table.to(dtype=options.dtype, device=options.device)
 
     def at(self, positions: Tensor, out: Tensor | None = None) -> Rotation:
@@ -203,3 +193,21 @@ class Rotary:
         for their table.
         """
         return Rotation(torch.index_select(self._table, 0, positions, out=out))
+
+
+def _table(rope: RopeConfig | None, head_dim: int, context_length: int) -> Tensor:
+    """(context_length, head_dim): of each position the cosines and then the sines."""
+    turned = 0 if rope is None else rope.turned(head_dim) // 2
+    frequencies = (
+        torch.zeros(head_dim // 2) if rope is None else rope.frequencies(head_dim, context_length)
+    )
+    angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
+    table = torch.empty(context_length, head_dim)
+    for function, part in zip((torch.cos, torch.sin), table.chunk(2, dim=-1), strict=True):
+        # MKL picks its code in the first call; of several threads that come first at once
+        # one may be given a coarse one (pytorch issue 188792).
+        function(angles[:1, :1])
+        function(angles, out=part)
+        if rope is not None:
+            part[:, :turned].mul_(rope.attention_factor)
+    return table

@@ -93,6 +93,12 @@ def deployed(
             end = serve.shutdown if address is None else partial(serve.delete, APP)
             _within(_SECONDS_TO_END, end)
             _within(_SECONDS_TO_END, Desk(APP).end)
+        else:
+            _logger.warning(
+                "what serves on the cluster was not deployed here and goes on; to end it: serve "
+                "delete %s",
+                APP,
+            )
         ray.shutdown()
 
 

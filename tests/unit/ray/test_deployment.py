@@ -14,17 +14,6 @@ import yaml
 
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
 ROOT = Path(__file__).parents[3]
-BUILD = "from radixlm.ray import app; import json, sys; app(json.loads(sys.argv[1]))"
-VERSION = (
-    "from radixlm.ray import app; import json, sys; "
-    "print(app(json.loads(sys.argv[1]))._bound_deployment.init_args[-1])"
-)
-VALID = (
-    "import sys, yaml; from ray.serve.schema import ServeDeploySchema; "
-    "ServeDeploySchema(**yaml.safe_load(sys.stdin))"
-)
-
-
 TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 COUNT = {"type": "integer", "minimum": 0}
 
@@ -118,15 +107,25 @@ def configs() -> dict[str, str]:
     }
 
 
+CONFIGS = """
+import sys, yaml
+from ray.serve.schema import ServeDeploySchema
+from radixlm.ray import app
+
+for text in yaml.safe_load(sys.stdin):
+    config = yaml.safe_load(text)
+    ServeDeploySchema(**config)
+    [application] = config["applications"]
+    app(application["args"])
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["replicas.yaml", "kuberay.yaml"])
-def test_config_files_are_ray_serves_and_ours(name: str) -> None:
-    text = configs()[name]
-    valid = run(VALID, given=text)
+def test_config_files_are_ray_serves_and_ours() -> None:
+    manifest = yaml.safe_load((ROOT / "deploy/kuberay.yaml").read_text())
+    texts = [(ROOT / "deploy/replicas.yaml").read_text(), manifest["spec"]["serveConfigV2"]]
+    valid = run(CONFIGS, given=yaml.safe_dump(texts))
     assert valid.returncode == 0, valid.stderr
-    [application] = yaml.safe_load(text)["applications"]
-    built = run(BUILD, json.dumps(application["args"]))
-    assert built.returncode == 0, built.stderr
 
 
 REFUSED: list[tuple[dict[str, object], str]] = [
@@ -172,26 +171,27 @@ def test_what_cannot_be_is_refused() -> None:
         assert message in said, args
 
 
-RESOURCES = (
-    "from radixlm.ray import app; import json, sys; "
-    "replica = app(json.loads(sys.argv[1]))._bound_deployment.init_args[0]._bound_deployment; "
-    "print(replica.init_args[0].device, replica.ray_actor_options['num_gpus'])"
-)
+RESOURCES = """
+import json, sys
+from radixlm.ray import app
+
+for args in json.loads(sys.argv[1]):
+    replica = app(args)._bound_deployment.init_args[0]._bound_deployment
+    print(replica.init_args[0].device, replica.ray_actor_options["num_gpus"])
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("args", "wanted"),
-    [
+def test_each_rank_has_a_gpu() -> None:
+    cases: list[tuple[dict[str, object], str]] = [
         ({}, "cpu 0.0"),  # those that others were given are not taken
         ({"gpus": 1}, "cuda 1.0"),
+        ({"gpus": 0.5}, "cuda 0.5"),
         ({"device": "cuda"}, "cuda 1.0"),
         ({"device": "cuda", "tp_size": 4}, "cuda 4.0"),
-    ],
-)
-def test_each_rank_has_a_gpu(args: dict[str, object], wanted: str) -> None:
-    made = run(RESOURCES, json.dumps(args))
-    assert made.stdout.strip() == wanted, made.stderr
+    ]
+    made = run(RESOURCES, json.dumps([args for args, _ in cases]))
+    assert made.stdout.splitlines() == [wanted for _, wanted in cases], made.stderr
 
 
 THREADS = (
@@ -242,18 +242,31 @@ def test_replicas_are_wanted_by_what_runs_and_waits_in_them() -> None:
     assert [float(line) for line in wanted.stdout.split()] == [7, 0.5, 3.33, 1], wanted.stderr
 
 
+VERSIONS = """
+import sys
+from pathlib import Path
+from radixlm.ray import app
+
+folder = Path(sys.argv[1])
+weights = folder / "model.safetensors"
+(folder / "config.json").write_text("{}")
+weights.write_bytes(b"1")
+
+
+def version(**args):
+    return app({"model": str(folder), **args})._bound_deployment.init_args[-1]
+
+
+print(version(), version(replicas=3), version(page_size=16))
+weights.write_bytes(b"22")
+print(version())
+"""
+
+
 @pytest.mark.slow
 def test_replaced_weights_are_another_version(tmp_path: Path) -> None:
-    def version(**args: object) -> str:
-        made = run(VERSION, json.dumps({"model": str(tmp_path), **args}))
-        assert made.returncode == 0, made.stderr
-        return made.stdout
-
-    weights = tmp_path / "model.safetensors"
-    (tmp_path / "config.json").write_text("{}")
-    weights.write_bytes(b"1")
-    first = version()
-    assert version(replicas=3) == first
-    assert version(page_size=16) != first
-    weights.write_bytes(b"22")
-    assert version() != first
+    made = run(VERSIONS, str(tmp_path))
+    assert made.returncode == 0, made.stderr
+    first, of_more_replicas, of_other_flags, replaced = made.stdout.split()
+    assert first == of_more_replicas
+    assert len({first, of_other_flags, replaced}) == 3

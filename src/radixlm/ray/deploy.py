@@ -77,10 +77,11 @@ def deployed(
     )
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the way in has its own
     _connect(address)
-    since, is_ours = None, address is None
+    before, since, is_ours = None, None, address is None
     try:
         _start(settings, quiet)
-        is_ours = is_ours or _deployed_since() is None
+        before = _deployed_since()
+        is_ours = is_ours or before is None
         _logger.info("starting %s", counted(replicas, "replica"))
         serve.run(app, name=APP, route_prefix=settings.root_path or "/", logging_config=quiet)
         since, is_ours = _deployed_since(), True
@@ -93,11 +94,10 @@ def deployed(
             end = serve.shutdown if address is None else partial(serve.delete, APP)
             _within(_SECONDS_TO_END, end)
             _within(_SECONDS_TO_END, Desk(APP).end)
-        else:
+        elif before is not None and since is None:
             _logger.warning(
-                "what serves on the cluster was not deployed here and goes on; to end it: serve "
-                "delete %s",
-                APP,
+                "the application that was on the cluster is not ended; its replicas may be "
+                "replaced by these all the same, until it is deployed again"
             )
         ray.shutdown()
 

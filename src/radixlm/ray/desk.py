@@ -59,8 +59,9 @@ class Desk:
             _logger.warning("%s does not know that %s is gone: %s", self.name, name, error)
 
     async def close(self) -> None:
-        """Stop the actor if it knows no replica any more."""
-        with suppress(RayError):
+        """Stop the actor, where there is one, if it knows no replica any more."""
+        with suppress(RayError, ValueError):
+            self._actor = self._actor or ray.get_actor(self.name, namespace=_NAMESPACE)
             if not await self.look("replicas"):
                 self.end()
 

@@ -35,11 +35,13 @@ from radixlm.ray.replica import Described
 from radixlm.ray.replica_calls import (
     FAILED,
     FleetViewer,
+    ReplicaDiedError,
     answered,
     begun,
     cause_of,
     failed_itself,
     items,
+    streamed,
 )
 from radixlm.routing import Offer, PrefixMap, Reported
 from radixlm.routing.resuming import OtherAnswerError, Sent, repeatable
@@ -126,7 +128,8 @@ class Fleet:
         wanted = set(under_way) if request_ids is None else under_way & set(request_ids)
         self._aborted |= wanted
         for request_id in wanted:
-            self._under_way[request_id].cancel()
+            with suppress(*FAILED):  # it has just failed by itself
+                self._under_way[request_id].cancel()
         return len(wanted)
 
     async def _outputs(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
@@ -260,9 +263,7 @@ class Fleet:
     ) -> FleetViewer:
         """As AsyncEngine.watch, of the replica that the query names."""
         named = self._named(query)
-        return FleetViewer(
-            lambda: items(begun(self._handle.watch, query, max_waiting, replica=named))
-        )
+        return FleetViewer(lambda: streamed(self._handle.watch, query, max_waiting, replica=named))
 
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
@@ -321,13 +322,21 @@ def _check_may_go_on(failures: Sequence[Exception]) -> None:
     last = failures[-1]
     if failed_itself(last):
         raise last
-    deaths = {str(each.actor_id) for each in failures if isinstance(each, ActorDiedError)}
+    deaths = {_death(each) for each in failures} - {None}
     if len(deaths) >= _MOST_DEATHS:
         raise EngineDeadError(
             f"{len(deaths)} replicas have died while they had this request, and no more are tried"
         ) from last
     if len(failures) >= _MOST_TRIES:
         raise EngineDeadError(f"no replica answers: {cause_of(last)}") from last
+
+
+def _death(error: Exception) -> str | None:
+    """Who has died, where it is for that."""
+    if isinstance(error, ActorDiedError):
+        return str(error.actor_id)
+    cause = cause_of(error)
+    return str(cause) if isinstance(cause, ReplicaDiedError) else None
 
 
 async def _merged(

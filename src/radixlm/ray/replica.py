@@ -12,7 +12,7 @@ from ray import serve
 
 from radixlm.build import AsyncEngine, ModelInfo
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import EngineDeadError, RadixLMError
+from radixlm.core.errors import EngineDeadError, EngineStoppedError, RadixLMError
 from radixlm.core.misses import Explained
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
@@ -22,6 +22,7 @@ from radixlm.engine.input_processor import Prompt
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.ray.autoscaling import RUNNING, WAITING
 from radixlm.ray.desk import Desk
+from radixlm.ray.replica_calls import ReplicaDiedError
 from radixlm.ray.reporter import Reporter
 from radixlm.routing import Choice
 from radixlm.server.http.tracing import Tracing
@@ -77,6 +78,7 @@ class Replica:
         """choice: why the request is here; None while the router was away."""
         if tokenizer != self._engine.tokenizer.digest:
             raise EngineDeadError(f"{self.name} has a model with another tokenizer")
+        self._engine.health()
         tokens, done = 0, False
         self._reporter.arrived(request)
         because = "the router was away" if choice is None else str(choice)
@@ -91,8 +93,11 @@ class Replica:
                         miss = replace(output.miss, replica=self.name, routed_because=because)
                         output = replace(output, miss=miss)
                     yield output
-        except EngineDeadError:
-            raise  # the replica is no more: the request may go to another one
+        # The replica is no more: the request may go to another one.
+        except EngineStoppedError:
+            raise
+        except EngineDeadError as error:
+            raise ReplicaDiedError(f"{self.name}: {error}") from error
         except RadixLMError as error:
             yield error
         finally:

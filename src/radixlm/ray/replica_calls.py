@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentResponseGenerator
 
-from radixlm.core.errors import EngineDeadError, RadixLMError
+from radixlm.core.errors import EngineDeadError, QueueFullError, RadixLMError
 from radixlm.engine.watching import Scene, SceneChange
 
 # What a call raises where a replica, or the way to it, is gone; and where its code fails.
 FAILED = (RayError, RayServeException, EngineDeadError)
 
 _PATIENCE_SECONDS = 30.0
+_SECONDS_TO_NEXT_TRY = 1.0
+
+
+class ReplicaDiedError(EngineDeadError):
+    """An engine has died while it had the request, perhaps of it."""
 
 
 def cause_of(error: Exception) -> Exception:
@@ -65,6 +71,13 @@ async def items(call: DeploymentResponseGenerator[Any]) -> AsyncGenerator[Any, N
             call.cancel()
 
 
+async def streamed(method: Any, *arguments: Any, **named: Any) -> AsyncGenerator[Any, None]:
+    """The items of a call that is begun when the first one is wanted."""
+    async with aclosing(items(begun(method, *arguments, **named))) as found:
+        async for item in found:
+            yield item
+
+
 def _sound(item: Any) -> Any:
     if isinstance(item, RadixLMError):
         raise item
@@ -82,7 +95,7 @@ class FleetViewer:
         self.dropped = 0
         self._watch, self._updates = watch, watch()
         self._next: asyncio.Task[Scene | SceneChange] | None = None
-        self._came = False
+        self._came = self._is_again = False
 
     async def next(self) -> Scene | SceneChange:
         """Wait for the next update; being cancelled loses none. Raises EngineDeadError."""
@@ -96,12 +109,21 @@ class FleetViewer:
             except StopAsyncIteration:
                 if not self._came:
                     raise EngineDeadError("the replica shows nothing") from None
-                self._next, self._updates, self._came = None, self._watch(), False
+                self._watch_again()
+            except QueueFullError:  # another one took its place
+                if not self._is_again:
+                    raise
+                await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
+                self._watch_again()
             except FAILED as error:
                 raise EngineDeadError(f"the replica is gone: {cause_of(error)}") from None
             else:
                 self._next, self._came = None, True
                 return update
+
+    def _watch_again(self) -> None:
+        self._next, self._updates = None, self._watch()
+        self._came, self._is_again = False, True
 
     def close(self) -> None:
         """Watch no longer."""

@@ -23,7 +23,7 @@ from ray.serve.exceptions import RequestCancelledError
 from radixlm.core.errors import EngineDeadError, InvalidRequestError
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.ray.replica_calls import FleetViewer, answered, items
+from radixlm.ray.replica_calls import FleetViewer, ReplicaDiedError, answered, items
 from radixlm.ray.fleet import Fleet
 from radixlm.ray.replica import Described
 from tests.server_support import fake_engine
@@ -118,6 +118,7 @@ everything = {
     "two deaths": [["a", died("one")], [died("two")], ["a", "b."]],
     "one that is dead, twice": [[died("one")], [died("one")], ["a."]],
     "an engine that died": [[failed(EngineDeadError("a rank is gone"))], ["a."]],
+    "engines that die of it": [[failed(ReplicaDiedError(f"{n}: x"))] for n in ("one", "two")],
     "a fault of ours": [[failed(KeyError("x"))], ["a."]],
     "bad": [[[InvalidRequestError("too long")]], ["a."]],
     "it just ends": [["a"], ["a", "b."]],
@@ -181,6 +182,7 @@ def test_an_answer_goes_on_as_long_as_it_may() -> None:
         "two deaths": ["a", two],
         "one that is dead, twice": ["astop"],
         "an engine that died": ["astop"],
+        "engines that die of it": [two],
         "a fault of ours": ["RayTaskError(KeyError): the traceback"],
         "bad": ["InvalidRequestError: too long"],
         "it just ends": ["a", "bstop"],

@@ -125,3 +125,19 @@ def test_offers_change_nothing():
     assert offers[name].coming == 100
     assert offers == {each.replica: each for each in scene.desk.offers(HERE, PROMPT, ["a", "b"])}
     assert sum(scene.requests().values()) == 1
+
+
+def test_requests_with_an_adapter_go_where_it_is():
+    scene = Scene("old", "new", "plain")
+    scene.speak("old", adapters=["fr@1"])
+    scene.speak("new", adapters=["fr@1", "fr@2"])
+
+    def chosen(adapter_id: str, among: list[str]) -> str:
+        of = Namespace(adapter_id=adapter_id)
+        return scene.desk.choose("1", of, PROMPT, 8, among).replica
+
+    assert chosen("fr@2", ["old", "new", "plain"]) == "new"
+    assert chosen("fr@1", ["old", "plain"]) == "old"
+    assert chosen("", ["plain"]) == "plain"
+    with pytest.raises(QueueFullError):
+        chosen("fr@1", ["plain"])

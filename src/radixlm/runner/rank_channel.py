@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 _HEAD = struct.Struct("<q")
@@ -54,10 +55,12 @@ class Channel:
 
 
 def beat(own: socket.socket) -> None:
-    """From a thread of its own say every second that this process lives, and end it at once when
-    the other side is gone: whatever the main thread waits for would not come.
+    """Say now, and every second from a thread of its own, that this process lives; and end it at
+    once when the other side is gone: whatever the main thread waits for would not come.
     """
     own.setblocking(False)
+    with suppress(OSError):  # at once: who has never beaten is taken to be starting
+        own.send(b".")
 
     def live() -> None:
         while not select.select([own], [], [], BEAT_SECONDS)[0]:  # nothing is ever said to it

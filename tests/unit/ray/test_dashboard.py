@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.aside import Aside
+
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
-# In a process of its own: Ray warns, and keeps threads.
 METRICS = """
 from radixlm.core.clock import VirtualClock
 from radixlm.engine import EngineStats
@@ -37,10 +36,9 @@ LABELS_IN_QUERY = re.compile(r"by \(([\w, ]+)\)")
 LABELS_IN_LEGEND = re.compile(r"{{(\w+)}}")
 
 
-def exported() -> dict[str, set[str]]:
+def exported(aside: Aside) -> dict[str, set[str]]:
     """Samples' names in /metrics of a deployment, with their labels."""
-    run = [sys.executable, "-c", METRICS]
-    text = subprocess.run(run, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    text = aside.run(METRICS)
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -52,8 +50,8 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
-def test_every_metric_and_label_is_exported():
-    found = exported()
+def test_every_metric_and_label_is_exported(aside: Aside):
+    found = exported(aside)
     asked = set()
     for panel in panels():
         for target in panel["targets"]:

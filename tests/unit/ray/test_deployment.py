@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+
+from tests.aside import Aside
 
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
 ROOT = Path(__file__).parents[3]
@@ -88,31 +88,12 @@ def test_the_manifest_is_a_ray_service() -> None:
         jsonschema.validate(manifest, RAY_SERVICE)
 
 
-def run(program: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """In a process of its own: Ray warns, and keeps threads."""
-    return subprocess.run(  # noqa: S603
-        [sys.executable, "-c", program, *arguments],
-        input=given,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def configs() -> dict[str, str]:
-    manifest = yaml.safe_load((ROOT / "deploy/kuberay.yaml").read_text())
-    return {
-        "replicas.yaml": (ROOT / "deploy/replicas.yaml").read_text(),
-        "kuberay.yaml": manifest["spec"]["serveConfigV2"],
-    }
-
-
 CONFIGS = """
 import sys, yaml
 from ray.serve.schema import ServeDeploySchema
 from radixlm.ray import app
 
-for text in yaml.safe_load(sys.stdin):
+for text in sys.argv[1:]:
     config = yaml.safe_load(text)
     ServeDeploySchema(**config)
     [application] = config["applications"]
@@ -121,11 +102,10 @@ for text in yaml.safe_load(sys.stdin):
 
 
 @pytest.mark.slow
-def test_config_files_are_ray_serves_and_ours() -> None:
+def test_config_files_are_ray_serves_and_ours(aside: Aside) -> None:
     manifest = yaml.safe_load((ROOT / "deploy/kuberay.yaml").read_text())
-    texts = [(ROOT / "deploy/replicas.yaml").read_text(), manifest["spec"]["serveConfigV2"]]
-    valid = run(CONFIGS, given=yaml.safe_dump(texts))
-    assert valid.returncode == 0, valid.stderr
+    config = (ROOT / "deploy/replicas.yaml").read_text()
+    assert aside.run(CONFIGS, config, manifest["spec"]["serveConfigV2"]) == ""
 
 
 REFUSED: list[tuple[dict[str, object], str]] = [
@@ -164,10 +144,9 @@ for args in json.loads(sys.argv[1]):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_is_refused() -> None:
-    refused = run(REFUSALS, json.dumps([args for args, _ in REFUSED]))
-    assert refused.returncode == 0, refused.stderr
-    for (args, message), said in zip(REFUSED, refused.stdout.splitlines(), strict=True):
+def test_what_cannot_be_is_refused(aside: Aside) -> None:
+    refused = aside.run(REFUSALS, json.dumps([args for args, _ in REFUSED]))
+    for (args, message), said in zip(REFUSED, refused.splitlines(), strict=True):
         assert message in said, args
 
 
@@ -182,7 +161,7 @@ for args in json.loads(sys.argv[1]):
 
 
 @pytest.mark.slow
-def test_each_rank_has_a_gpu() -> None:
+def test_each_rank_has_a_gpu(aside: Aside) -> None:
     cases: list[tuple[dict[str, object], str]] = [
         ({}, "cpu 0.0"),  # those that others were given are not taken
         ({"gpus": 1}, "cuda 1.0"),
@@ -190,8 +169,8 @@ def test_each_rank_has_a_gpu() -> None:
         ({"device": "cuda"}, "cuda 1.0"),
         ({"device": "cuda", "tp_size": 4}, "cuda 4.0"),
     ]
-    made = run(RESOURCES, json.dumps([args for args, _ in cases]))
-    assert made.stdout.splitlines() == [wanted for _, wanted in cases], made.stderr
+    made = aside.run(RESOURCES, json.dumps([args for args, _ in cases]))
+    assert made.splitlines() == [wanted for _, wanted in cases]
 
 
 THREADS = (
@@ -204,8 +183,8 @@ THREADS = (
 
 
 @pytest.mark.slow
-def test_ranks_share_the_processors_of_one_machine() -> None:
-    assert run(THREADS).stdout.split() == ["3", "5", "1"]
+def test_ranks_share_the_processors_of_one_machine(aside: Aside) -> None:
+    assert aside.run(THREADS).split() == ["3", "5", "1"]
 
 
 WANTED = """
@@ -231,15 +210,15 @@ for running, waiting in json.loads(sys.argv[1]):
 
 
 @pytest.mark.slow
-def test_replicas_are_wanted_by_what_runs_and_waits_in_them() -> None:
+def test_replicas_are_wanted_by_what_runs_and_waits_in_them(aside: Aside) -> None:
     seen = [
         ((), ()),  # nobody has reported
         ((4, 4), (0, 0)),  # half of the room of one
         ((4, 6), (0, 10)),  # six run where ten wait: so twenty are work for more than three
         ((4, 2), (0, 0)),  # one has been seen to be enough
     ]
-    wanted = run(WANTED, json.dumps(seen))
-    assert [float(line) for line in wanted.stdout.split()] == [7, 0.5, 3.33, 1], wanted.stderr
+    wanted = aside.run(WANTED, json.dumps(seen))
+    assert [float(line) for line in wanted.split()] == [7, 0.5, 3.33, 1]
 
 
 VERSIONS = """
@@ -264,9 +243,8 @@ print(version())
 
 
 @pytest.mark.slow
-def test_replaced_weights_are_another_version(tmp_path: Path) -> None:
-    made = run(VERSIONS, str(tmp_path))
-    assert made.returncode == 0, made.stderr
-    first, of_more_replicas, of_other_flags, replaced = made.stdout.split()
+def test_replaced_weights_are_another_version(aside: Aside, tmp_path: Path) -> None:
+    versions = aside.run(VERSIONS, str(tmp_path)).split()
+    first, of_more_replicas, of_other_flags, replaced = versions
     assert first == of_more_replicas
     assert len({first, of_other_flags, replaced}) == 3

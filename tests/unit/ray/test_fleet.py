@@ -1,18 +1,14 @@
-"""What an ingress makes of its replicas' calls, in a process of its own: Ray warns, and keeps
-threads.
-"""
+"""What an ingress makes of its replicas' calls."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+from tests.aside import Aside
+
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
-ROOT = Path(__file__).parents[3]
 # Each call streams what its script says: tokens, "." with the last, errors, and waits that last.
 COMMON = """
 import asyncio
@@ -164,17 +160,9 @@ asyncio.run(asyncio.wait_for(main(), 60))
 )
 
 
-def run(program: str) -> str:
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
-def test_an_answer_goes_on_as_long_as_it_may() -> None:
-    found = json.loads(run(ANSWERS))
+def test_an_answer_goes_on_as_long_as_it_may(aside: Aside) -> None:
+    found = json.loads(aside.run(ANSWERS))
     two = "EngineDeadError: 2 replicas have died while they had this request, and no more are tried"
     assert found == {
         "goes on": ["a", "bstop"],
@@ -194,8 +182,8 @@ def test_an_answer_goes_on_as_long_as_it_may() -> None:
 
 
 @pytest.mark.slow
-def test_a_view_begins_anew_when_its_replica_ends_it() -> None:
-    a_while, nothing, gone = run(VIEWS).splitlines()
+def test_a_view_begins_anew_when_its_replica_ends_it(aside: Aside) -> None:
+    a_while, nothing, gone = aside.run(VIEWS).splitlines()
     assert a_while == "a b c"
     assert nothing == "the replica shows nothing"
     assert gone == "a replica is gone: a rank is gone"

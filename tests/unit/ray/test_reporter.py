@@ -1,15 +1,12 @@
-"""What a replica tells the router, in a process of its own: Ray warns, and keeps threads."""
+"""What a replica tells the router."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests.aside import Aside
+
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
-ROOT = Path(__file__).parents[3]
 COMMON = """
 import asyncio
 import numpy as np
@@ -124,28 +121,16 @@ asyncio.run(asyncio.wait_for(main(), 20))
 )
 
 
-def run(program: str, *arguments: str) -> list[str]:
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", program, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+@pytest.mark.slow
+def test_a_replica_whose_engine_has_died_takes_its_leave(aside: Aside) -> None:
+    assert aside.run(DYING).split() == ["True", "leave", "0"]
 
 
 @pytest.mark.slow
-def test_a_replica_whose_engine_has_died_takes_its_leave() -> None:
-    assert run(DYING) == ["True", "leave", "0"]
+def test_a_whole_tree_may_take_longer_than_requests(aside: Aside) -> None:
+    assert aside.run(SLOW, "0.5", "0").split() == ["8", "1", "0", "1"]
 
 
 @pytest.mark.slow
-def test_a_whole_tree_may_take_longer_than_requests() -> None:
-    assert run(SLOW, "0.5", "0") == ["8", "1", "0", "1"]
-
-
-@pytest.mark.slow
-def test_a_tree_that_can_not_be_followed_is_looked_at_anew() -> None:
-    assert run(SLOW, "0", "1") == ["8", "1", "0", "2"]
+def test_a_tree_that_can_not_be_followed_is_looked_at_anew(aside: Aside) -> None:
+    assert aside.run(SLOW, "0", "1").split() == ["8", "1", "0", "2"]

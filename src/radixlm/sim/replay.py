@@ -101,8 +101,9 @@ class Replay:
         self._numbers = count()
         # Calls that are going to come: time, number, session, place.
         self._due: list[tuple[float, int, Session, int]] = []
-        # Machines with work: their time, place.
-        self._busy: list[tuple[float, int, Machine]] = []
+        # Machines with work: when their last step ends, place, what it gives then.
+        self._busy: list[tuple[float, int, Sequence[RequestOutput]]] = []
+        self._at_rest = set(range(replicas))
         self._under_way: dict[str, _UnderWay] = {}
         self._first_tokens: dict[str, float] = {}
         self._coming: Iterator[Session] = iter(())
@@ -136,12 +137,20 @@ class Replay:
             if self._due and (not self._busy or self._due[0][0] <= self._busy[0][0]):
                 self._arrive()
                 continue
-            _, place, machine = heappop(self._busy)
-            for output in machine.step():
-                self._take(machine, output)
-            if machine.core.has_work:
-                heappush(self._busy, (machine.clock.now(), place, machine))
-            self.routing.stepped(machine)
+            self._step()
+
+    def _step(self) -> None:
+        """A machine's step ends: what it gave is known now, and the next one begins."""
+        _, place, outputs = heappop(self._busy)
+        machine = self.machines[place]
+        for output in outputs:
+            self._take(machine, output)
+        self.routing.stepped(machine)
+        if machine.core.has_work:
+            outputs = machine.step()
+            heappush(self._busy, (machine.clock.now(), place, outputs))
+        else:
+            self._at_rest.add(place)
 
     def _next_event(self) -> float:
         """When a call comes, or another machine steps, at the earliest."""
@@ -179,7 +188,6 @@ class Replay:
         for each in self.machines:
             each.rest(at)
         machine = self.routing.choose(name, call)
-        rested = not machine.core.has_work
         machine.runner.answers[name] = call.answer
         try:
             machine.core.add(_request(name, call), waited=machine.clock.now() - at)
@@ -189,9 +197,10 @@ class Replay:
             self._refuse(under_way, str(error))
             return
         self._under_way[name] = under_way
-        if rested:
-            place = self.machines.index(machine)
-            heappush(self._busy, (machine.clock.now(), place, machine))
+        index = self.machines.index(machine)
+        if index in self._at_rest:
+            self._at_rest.remove(index)
+            heappush(self._busy, (machine.clock.now(), index, []))
 
     def _refuse(self, under_way: _UnderWay, why: str) -> None:
         self._problems.add(under_way.call.where, "the engine refuses it", why)

@@ -158,6 +158,11 @@ class Ranks:
             other.channel.send(message)
         return min(int(*_COUNT.unpack(other.channel.receive())) for other in self._others)
 
+    def check(self) -> None:
+        """Raises EngineDeadError where one is lost: on GPUs what waits for it does not fail."""
+        if self._lost.is_set():
+            raise EngineDeadError(self._reason)
+
     def failure(self, error: Exception) -> EngineDeadError:
         """Why a step failed: a rank's end, where one has come to it."""
         if self._lost.wait(_SECONDS_TO_KNOW):
@@ -196,12 +201,13 @@ class Ranks:
                 break
         else:
             return
-        for other in self._others:
-            other.process.kill()
-        self.group.abort()
         with self._lock:
+            # Known before others fail for it: what is computed from now on is not to be trusted.
             self._reason = f"{reason}; no step can be computed without it"
             self._lost.set()
+            for other in self._others:
+                other.process.kill()
+            self.group.abort()
             self._when_lost(self._reason)
 
 
@@ -220,9 +226,11 @@ class LeadingRunner:
         try:
             if batch.rows:
                 self._ranks.send(batch)
-            return self._runner.execute(batch)
+            result = self._runner.execute(batch)
         except (RuntimeError, OSError, EOFError) as error:
             raise self._ranks.failure(error) from error
+        self._ranks.check()
+        return result
 
 
 def leading(
@@ -242,13 +250,21 @@ def leading(
 
 def follow(channel: Channel, runner: ModelRunner, pool: KVPool) -> None:
     """Another rank's life: compute what rank 0 computes, until it is gone."""
-    with suppress(EOFError, OSError), torch.inference_mode():
-        while True:
-            message = channel.receive()
+    with torch.inference_mode():
+        while (message := _next(channel)) is not None:
             if message[:1] == _BATCH:
                 runner.compute(unpacked(message[1:]))
             else:
                 slots = torch.frombuffer(bytearray(message[1:]), dtype=torch.int64)
                 in_windows = message[:1] == _SOUND_IN_WINDOWS
                 count = pool.sound(slots.to(pool.device), in_windows=in_windows)
-                channel.send(_COUNT.pack(count))
+                with suppress(OSError):
+                    channel.send(_COUNT.pack(count))
+
+
+def _next(channel: Channel) -> bytes | None:
+    """None: rank 0 is gone."""
+    try:
+        return channel.receive()
+    except (EOFError, OSError):
+        return None

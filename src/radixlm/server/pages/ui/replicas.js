@@ -16,12 +16,18 @@ export function ofReplica(path) {
 
 /** changed(): another replica was chosen. */
 export async function setUpReplicas(changed) {
+  let opened = false;
+  const open = () => {
+    opened = true;
+    changed();
+  };
   const show = async () => {
     const { replicas } = await getJson("router/replicas");
     replicas.sort((one, other) => one.replica.localeCompare(other.replica));
     if (!replicas.some(({ replica }) => replica === chosen)) {
+      const before = chosen;
       chosen = replicas[0]?.replica;
-      changed();
+      if (!opened || chosen !== before) open();
     }
     replaceRows(byId("replica-rows"), replicas.map((each) => row(each, choose)));
     byId("replicas").hidden = false;
@@ -35,9 +41,8 @@ export async function setUpReplicas(changed) {
   try {
     await show();
   } catch (error) {
-    if (error.status !== 403) throw error;
-    changed(); // of all replicas admins alone may know
-    return;
+    if (!opened) open();
+    if (error.status === 403) return; // of all replicas admins alone may know
   }
   setInterval(() => show().catch(() => {}), EVERY_MS); // the stream says when the server is gone
 }

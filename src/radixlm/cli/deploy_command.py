@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,9 +48,6 @@ def command(
     log_to_stderr(settings.log_format)
     resolve_model(config.model)  # a wrong one is an error before Ray is started
     with _ray_is_there():
-        # A script's background processes begin with Ctrl-C's signal ignored.
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.default_int_handler)
         run(config, settings, replicas=replicas, max_replicas=max_replicas, address=ray_address)
 
 

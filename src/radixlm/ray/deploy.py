@@ -76,7 +76,9 @@ def deployed(
         cpus=cpus if address else 0.0,
     )
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the way in has its own
+    _end_by_signals()
     _connect(address)
+    _end_by_signals()  # it has taken them
     before, since, is_ours = None, None, address is None
     try:
         _start(settings, quiet)
@@ -100,6 +102,14 @@ def deployed(
                 "replaced by these all the same, until it is deployed again"
             )
         ray.shutdown()
+
+
+def _end_by_signals() -> None:
+    """A script's background processes begin with Ctrl-C's signal ignored; and Ray's own way with
+    SIGTERM is to abort with an account of its stack.
+    """
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler)
 
 
 def _start(settings: ServerConfig, logs: LoggingConfig) -> None:

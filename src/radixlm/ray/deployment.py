@@ -102,8 +102,8 @@ def _check(config: EngineConfig, settings: ServerConfig, replicas: int, most: in
     """Raises ConfigError for what replicas can not be or have."""
     if not 1 <= replicas <= most <= MOST_REPLICAS:
         raise ConfigError(
-            f"--replicas {replicas}, --max-replicas {most}: the second is not less than the first, "
-            f"and both are 1 to {MOST_REPLICAS}"
+            f"--replicas {replicas}, --max-replicas {most}: the second must not be less than the "
+            f"first, and both must be 1 to {MOST_REPLICAS}"
         )
     for name in ("kv_events", "uds"):
         if getattr(settings, name) is not None:

@@ -112,7 +112,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"replicas": "two"}, "replicas is a whole number, got 'two'"),
     ({"replicas": 2.7}, "replicas is a whole number, got 2.7"),
     ({"replicas": 0}, "--replicas 0, --max-replicas 0: "),
-    ({"replicas": 4, "max_replicas": 2}, "the second is not less than the first"),
+    ({"replicas": 4, "max_replicas": 2}, "the second must not be less than the first"),
     ({"max_replicas": 0}, "--replicas 1, --max-replicas 0: "),
     ({"cpus": -1}, "cpus and gpus are 0 or more, got -1 and 0"),
     ({"cpus": "nan"}, "cpus is a number, got 'nan'"),

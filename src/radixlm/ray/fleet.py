@@ -160,10 +160,9 @@ class Fleet:
                     _logger.warning("%s is sent again: %s", name, failures[-1])
                     await asyncio.sleep(_SECONDS_TO_NEXT_TRY)
                 if name in self._aborted:  # meanwhile, or it failed for that
-                    size = request.key.size
                     yield RequestOutput(
                         name,
-                        prompt_tokens=size,
+                        prompt_tokens=request.key.size,
                         cached_tokens=cached,
                         finish_reason=FinishReason.ABORT,
                     )

@@ -103,7 +103,6 @@ class Replay:
         self._due: list[tuple[float, int, Session, int]] = []
         # Machines with work: when their last step ends, place, what it gives then.
         self._busy: list[tuple[float, int, Sequence[RequestOutput]]] = []
-        self._at_rest = set(range(replicas))
         self._under_way: dict[str, _UnderWay] = {}
         self._first_tokens: dict[str, float] = {}
         self._coming: Iterator[Session] = iter(())
@@ -149,8 +148,6 @@ class Replay:
         if machine.core.has_work:
             outputs = machine.step()
             heappush(self._busy, (machine.clock.now(), place, outputs))
-        else:
-            self._at_rest.add(place)
 
     def _next_event(self) -> float:
         """When a call comes, or another machine steps, at the earliest."""
@@ -198,8 +195,7 @@ class Replay:
             return
         self._under_way[name] = under_way
         index = self.machines.index(machine)
-        if index in self._at_rest:
-            self._at_rest.remove(index)
+        if all(busy != index for _, busy, _ in self._busy):
             heappush(self._busy, (machine.clock.now(), index, []))
 
     def _refuse(self, under_way: _UnderWay, why: str) -> None:

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 WHOLE = ("attention", "kernels/test_kernels.py", "layers", "runner/test_masks.py")
 # What differs between processors with vectors of one width is in these.
 VECTORS = ("attention/test_cpu_backend.py", "attention/test_coded_pool.py", "layers")
-AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c")
+AVX512 = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c")
 
 
 class FeatureSet(NamedTuple):

@@ -11,6 +11,7 @@ from radixlm import Engine, SamplingParams
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace, RequestOutput
+from radixlm.engine.engine_core import EngineCore
 from radixlm.testing.reference import make_checkpoint
 from tests.server_support import until
 
@@ -52,11 +53,20 @@ def after(engine: Engine, beginning: list[int], prompt: list[int]) -> RequestOut
         asked = engine.client.ask(lambda core: core.cache.tiers[0].length_of(key, Namespace()))
         return bool(asked.result() == key.size - key.size % BLOCK)
 
+    def nothing_is_copied(core: EngineCore) -> bool:
+        waits = core.cache.tiers[0].to_write("evict", core.cache.capacity)
+        return not waits and not core.cache.usage().locked
+
+    def at_rest() -> bool:
+        return engine.client.ask(nothing_is_copied).result()
+
     engine.flush_cache()
     engine.generate([*beginning, *FILLERS[0]][:100], PARAMS)
     assert until(stored, 30)
     for filler in FILLERS:
         engine.generate(filler, PARAMS)
+    # What is being copied holds its slots, and a prompt that finds too few is computed at once.
+    assert until(at_rest, 30)
     return engine.generate(prompt, PARAMS)[0]
 
 

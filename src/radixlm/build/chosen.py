@@ -33,9 +33,12 @@ def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device,
 
 
 def reached_of(config: EngineConfig, model: ModelConfig) -> ModelConfig:
-    """The model with the context that can be reached. Raises ConfigError."""
-    reached = min(resolve_context(config, model), config.kv_tokens or MOST_TOKENS)
-    return replace(model, context_length=reached)
+    """The model as it is served, with the context that can be reached. Answers do not depend on the
+    pool's size, only how many positions there are. Raises ConfigError.
+    """
+    served = model.served(resolve_context(config, model))
+    reached = min(served.context_length, config.kv_tokens or MOST_TOKENS)
+    return replace(served, context_length=reached)
 
 
 def _check_latents(config: EngineConfig, model: ModelConfig) -> None:

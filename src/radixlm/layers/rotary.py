@@ -7,7 +7,7 @@ Everything is computed in float32 and in the order of the reference implementati
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -104,19 +104,21 @@ class FactorScaling:
 @dataclass(frozen=True, slots=True)
 class LongScaling:
     """Factors for short contexts and for long ones (LongRoPE, Ding et al., 2024). Keys that were
-    turned by the others would be wrong, so all have those of the longest context that is served.
+    turned by the others would be wrong, so all requests of an engine have the same.
 
     short, long: half as many as the dimensions that turn. attention_factor: as YarnScaling's.
+    is_long: which of them it is, see `RopeConfig.within`.
     """
 
     short: tuple[float, ...]
     long: tuple[float, ...]
     original_length: int
     attention_factor: float
+    is_long: bool
 
-    def frequencies(self, theta: float, head_dim: int, context_length: int = 0) -> Tensor:
+    def frequencies(self, theta: float, head_dim: int) -> Tensor:
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        factors = self.long if context_length > self.original_length else self.short
+        factors = self.long if self.is_long else self.short
         return 1.0 / (torch.tensor(factors) * theta**exponents)
 
 
@@ -137,13 +139,18 @@ class RopeConfig:
         """How many dimensions of a head turn."""
         return int(head_dim * self.share)
 
-    def frequencies(self, head_dim: int, context_length: int = 0) -> Tensor:
+    def within(self, length: int) -> RopeConfig:
+        """The same for requests of up to `length` tokens, prompt and answer."""
+        if not isinstance(self.scaling, LongScaling):
+            return self
+        is_long = length > self.scaling.original_length
+        return replace(self, scaling=replace(self.scaling, is_long=is_long))
+
+    def frequencies(self, head_dim: int) -> Tensor:
         """(head_dim / 2,) float32 radians per position; of what does not turn, at the end, 0."""
         turned = self.turned(head_dim)
         if self.scaling is None:
             made = plain_frequencies(self.theta, turned)
-        elif isinstance(self.scaling, LongScaling):
-            made = self.scaling.frequencies(self.theta, turned, context_length)
         else:
             made = self.scaling.frequencies(self.theta, turned)
         return functional.pad(made, (0, (head_dim - turned) // 2))
@@ -198,9 +205,7 @@ class Rotary:
 def _table(rope: RopeConfig | None, head_dim: int, context_length: int) -> Tensor:
     """(context_length, head_dim): of each position the cosines and then the sines."""
     turned = 0 if rope is None else rope.turned(head_dim) // 2
-    frequencies = (
-        torch.zeros(head_dim // 2) if rope is None else rope.frequencies(head_dim, context_length)
-    )
+    frequencies = torch.zeros(head_dim // 2) if rope is None else rope.frequencies(head_dim)
     angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
     table = torch.empty(context_length, head_dim)
     for function, part in zip((torch.cos, torch.sin), table.chunk(2, dim=-1), strict=True):

@@ -90,7 +90,7 @@ def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | 
             pass
         case str(kind) if kind in config.long_ropes:
             fields = read(_Long, rope.model_extra, place)
-            scaling = _long(fields, original, fields.factor or length / original)
+            scaling = _long(fields, original, length)
         case "dynamic":
             length = min(length, original)
         case "linear":
@@ -159,12 +159,11 @@ def _mscale(factor: float, weight: float) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
-def _long(fields: _Long, original: int, factor: float) -> LongScaling:
-    attention_factor = fields.attention_factor
+def _long(fields: _Long, original: int, length: int) -> LongScaling:
+    attention_factor, factor = fields.attention_factor, fields.factor or length / original
     if attention_factor is None:
         attention_factor = (
             math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         )
-    return LongScaling(
-        tuple(fields.short_factor), tuple(fields.long_factor), original, attention_factor
-    )
+    factors = tuple(fields.short_factor), tuple(fields.long_factor)
+    return LongScaling(*factors, original, attention_factor, is_long=length > original)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,13 @@ class ModelConfig:
         length = self.context_length
         windows = tuple(w if w is not None and w < length else None for w in self.traits.windows)
         return windows if any(windows) else ()
+
+    def served(self, length: int) -> ModelConfig:
+        """The model for requests of up to `length` tokens, prompt and answer: what turns keys may
+        depend on that.
+        """
+        ropes = tuple(None if rope is None else rope.within(length) for rope in self.ropes)
+        return replace(self, context_length=length, rope=self.rope.within(length), ropes=ropes)
 
     @classmethod
     def from_hf(

@@ -1,4 +1,6 @@
-"""What comes with a model beside its weights, in a folder or in one GGUF file."""
+"""What comes with a model, in a folder or in one GGUF file: the files of its weights, and what is
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from radixlm.core.errors import CheckpointError
 from radixlm.core.files import read_json_object
 from radixlm.core.gguf_config import config_of, generation_config_of, tokenizer_config_of
 from radixlm.core.gguf_file import GGUFFile
+from radixlm.core.weight_files import weight_files
 
 _LONGEST_NAME = 100
 
@@ -52,6 +55,10 @@ class ModelFolder:
         path = self.path / "tokenizer_config.json"
         return read_json_object(path) if path.exists() else {}
 
+    def weights(self) -> list[Path]:
+        """The files that a loader reads, no more and no less. Raises CheckpointError."""
+        return weight_files(self.path)
+
 
 class ModelFile:
     """A GGUF file, whose head is read once: the same in its words. Raises CheckpointError."""
@@ -74,6 +81,9 @@ class ModelFile:
 
     def tokenizer_config(self) -> Mapping[str, Any]:
         return tokenizer_config_of(self.gguf)
+
+    def weights(self) -> list[Path]:
+        return [self.path]
 
 
 ModelFiles = ModelFolder | ModelFile

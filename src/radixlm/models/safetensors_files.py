@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -12,13 +12,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.core.files import read_json_object
+from radixlm.core.weight_files import weight_files
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.models.cuts import Cut
 
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 FLOATS = ("F32", "BF16", "F16", "F64")
 
 
@@ -110,7 +107,7 @@ def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTe
     tensors that are stored twice, and tensors of other types.
     """
     found: dict[str, StoredTensor] = {}
-    for shard in _shards(folder):
+    for shard in weight_files(folder):
         with open_shard(shard) as file:
             for name in file.keys():  # noqa: SIM118 - a handle, not a dict
                 if name in found:
@@ -137,39 +134,3 @@ def open_shard(path: Path) -> Iterator[Any]:
         raise CheckpointError(
             f"{path} is truncated or not a safetensors file ({error}); fetch it again"
         ) from error
-
-
-def _shards(folder: Path) -> list[Path]:
-    if (folder / _SINGLE).is_file():
-        return [folder / _SINGLE]
-    if (folder / _INDEX).is_file():
-        return _indexed_shards(folder)
-    pickles = [path.name for path in sorted(folder.glob("*")) if path.suffix in _PICKLES]
-    if pickles:
-        raise CheckpointError(
-            f"{folder} has only pickled weights ({pickles[0]}), which can run code when loaded and "
-            "are refused; convert them on a machine you can spare: AutoModelForCausalLM"
-            f".from_pretrained({str(folder)!r}).save_pretrained(...) of transformers writes "
-            "safetensors"
-        )
-    raise CheckpointError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
-
-
-def _indexed_shards(folder: Path) -> list[Path]:
-    weight_map = read_json_object(folder / _INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{folder / _INDEX} has no weight_map")
-    shards = []
-    for name in sorted({str(name) for name in weight_map.values()}):
-        if _leaves_the_folder(name):
-            raise CheckpointError(f"{folder / _INDEX} points outside of its folder: {name!r}")
-        if not (folder / name).is_file():
-            raise CheckpointError(f"{folder} lacks the shard {name}, which {_INDEX} names")
-        shards.append(folder / name)
-    return shards
-
-
-def _leaves_the_folder(name: str) -> bool:
-    """By its spelling only: in the hub's cache the files themselves are links to elsewhere."""
-    paths = (PurePosixPath(name), PureWindowsPath(name))
-    return any(path.anchor or ".." in path.parts for path in paths)

@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
+from radixlm.core.model_files import ModelFolder
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
+from radixlm.models.safetensors_files import survey
 from radixlm.testing.reference import make_checkpoint
 
 Tensors = dict[str, Tensor]
@@ -211,3 +213,18 @@ def test_what_the_config_says_costs_nothing_before_it_is_true(
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     with pytest.raises(CheckpointError, match=r"config asks for"):
         load(single)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "shards/all.safetensors", "weights.bin"])
+def test_what_is_loaded_is_what_is_listed(single: Path, name: str) -> None:
+    """Identities of stores count the files of the list."""
+    stored, path = single / "model.safetensors", single / name
+    if path != stored:
+        names = list(load_file(stored))
+        index_of(single).write_text(json.dumps({"weight_map": dict.fromkeys(names, name)}))
+        path.parent.mkdir(exist_ok=True)
+        stored.rename(path)
+    save_file({"model.norm.weight": torch.ones(64)}, single / "beside.safetensors")
+    load(single)
+    assert {tensor.shard for tensor in survey(single).values()} == {path}
+    assert ModelFolder(single).weights() == [path]

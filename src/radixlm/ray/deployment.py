@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import blake2b
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,8 @@ from ray.serve.deployment import Application
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, ModelError
 from radixlm.core.flags import flags_of
+from radixlm.core.model_files import files_of
+from radixlm.core.weight_files import stamped
 from radixlm.ray.autoscaling import by_queues
 from radixlm.ray.ingress import Ingress
 from radixlm.ray.replica import Replica
@@ -134,9 +137,8 @@ def _version_of(config: EngineConfig) -> str:
     facts = [repr(config)]
     with contextlib.suppress(ModelError, OSError):  # it may be on the replicas' machines alone
         model = resolve_model(config.model)
-        for path in sorted(model.iterdir()) if model.is_dir() else [model]:
-            found = path.stat()
-            facts.append(f"{path.name} {found.st_size} {found.st_mtime_ns}")
+        beside = filter(Path.is_file, model.iterdir() if model.is_dir() else ())
+        facts += map(repr, stamped(sorted({*beside, *files_of(model).weights()})))
     return blake2b("\n".join(facts).encode(), digest_size=8).hexdigest()
 
 

@@ -227,8 +227,11 @@ from pathlib import Path
 from radixlm.ray import app
 
 folder = Path(sys.argv[1])
-weights = folder / "model.safetensors"
+weights = folder / "shards" / "one.safetensors"
+weights.parent.mkdir()
 (folder / "config.json").write_text("{}")
+index = '{"weight_map": {"weight": "shards/one.safetensors"}}'
+(folder / "model.safetensors.index.json").write_text(index)
 weights.write_bytes(b"1")
 
 

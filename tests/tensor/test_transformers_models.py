@@ -69,6 +69,17 @@ def test_the_tokens_of_transformers(
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}},
             "'dynamic'",
         ),
+        (
+            "gemma3_text",
+            {
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+                    "full_attention": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6},
+                }
+            },
+            "'dynamic'",
+        ),
+        ("gpt2", {"transformers_weights": "others.safetensors"}, "'others.safetensors'"),
     ],
 )
 def test_what_it_can_not_do_is_refused_by_name(
@@ -76,6 +87,15 @@ def test_what_it_can_not_do_is_refused_by_name(
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": architecture} | fields))
     with pytest.raises(ModelError, match=said):
+        Engine(str(tmp_path), model_impl="transformers", **FLAGS)
+
+
+def test_an_adapter_beside_the_weights_is_refused(tmp_path: Path) -> None:
+    """Where peft is there, transformers adds it unasked."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ModelError, match="merge_and_unload"):
         Engine(str(tmp_path), **FLAGS)
 
 

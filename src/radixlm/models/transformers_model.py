@@ -28,6 +28,7 @@ from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import RopeConfig, Rotation
 from radixlm.layers.ways import Choose
+from radixlm.models.adapter_config import CONFIG as ADAPTER
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.hf_config import EndTokens
 from radixlm.models.model_config import ModelConfig
@@ -199,10 +200,7 @@ def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> 
     for field, value in sizes.items():
         if not isinstance(value, int) or value < 1:
             raise unsupported(field, value, "a positive integer")
-    rope = getattr(config, "rope_parameters", None) or {}
-    kind = rope.get("rope_type") if isinstance(rope, Mapping) else None
-    if kind in _CHANGING:
-        raise unsupported("rope_parameters.rope_type", kind, "one that does not change the past")
+    _check_ropes(getattr(config, "rope_parameters", None))
     window = getattr(config, "sliding_window", None)
     given = {field: getattr(config, field, None) for field in ("eos_token_id", "bos_token_id")}
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
@@ -226,6 +224,16 @@ def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> 
         eos_token_ids=read(EndTokens, given).ids | read(EndTokens, ends).ids,
         bos_token_id=given["bos_token_id"],
     )
+
+
+def _check_ropes(rope: Any) -> None:
+    """Of all layers, or by kinds of layers."""
+    if not isinstance(rope, Mapping):
+        return
+    if (kind := rope.get("rope_type")) in _CHANGING:
+        raise unsupported("rope_parameters.rope_type", kind, "one that does not change the past")
+    for of_some in rope.values():
+        _check_ropes(of_some)
 
 
 def load_transformers(
@@ -276,7 +284,19 @@ def _hf_config(library: Any, folder: Path) -> Any:
         raise _refused(str(config.model_type), "its attention can not be replaced")
     if getattr(config, "quantization_config", None) is not None:
         raise _refused(str(config.model_type), "its weights are quantized")
+    _check_weights(config, folder)
     return config
+
+
+def _check_weights(config: Any, folder: Path) -> None:
+    """Raises where transformers would read others than `weight_files` has."""
+    if (named := getattr(config, "transformers_weights", None)) is not None:
+        raise unsupported("transformers_weights", named, "weights with their usual names")
+    if (folder / ADAPTER).exists():
+        raise CheckpointError(
+            f"{folder} has an {ADAPTER}: transformers would add that adapter to the model. Merge "
+            "it into the weights (merge_and_unload of peft), or move it to a folder of its own"
+        )
 
 
 def _refused(name: str, why: str) -> UnsupportedModelError:

@@ -195,7 +195,7 @@ def fill(model: Model, folder: Path, tokens: int) -> list[int]:
     nbytes = BLOCK_TOKENS * model.token_bytes
     store = DiskStore.open(
         folder,
-        StoreIdentity(own.facts),
+        StoreIdentity({name: fact for name, fact in own.facts.items() if name != "model"}),
         block_tokens=BLOCK_TOKENS,
         block_bytes=nbytes,
         limit_bytes=2 * tokens * model.token_bytes + (1 << 30),

@@ -6,18 +6,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from radixlm.build.model_impl import by_transformers
+from radixlm.build.store_facts import Source
 from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, DiskStoreError
-from radixlm.core.model_files import ModelFiles
 from radixlm.core.moves import Failed, News, Place, Report
 from radixlm.engine.tiering import Store
 from radixlm.memory.disk_store import DiskStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
-from radixlm.memory.store_identity import Fact, StoreIdentity
 from radixlm.memory.transfers import Transfers
+from radixlm.memory.weight_sums import WeightSums
 from radixlm.scheduler.restoring import Pace
 
 # How fast a disk is thought to be before anything was read, in bytes a second.
@@ -33,23 +32,25 @@ class Disk:
     """The store of a config, and its thread, which runs from `start` to `stop`.
 
     capacity: tokens that it has room for. Raises ConfigError for a folder, a limit or an index that
-    cannot be used.
+    cannot be used, CheckpointError for weights that were written since they were loaded.
     """
 
     def __init__(
         self,
         config: EngineConfig,
         folder: str,
-        files: ModelFiles,
+        source: Source,
         pool: KVPool,
-        threads: int,
         send: Callable[[Report], None],
+        *,
+        progress: bool,
     ) -> None:
         blocks = PoolBlocks(pool, config.disk_block_tokens)
+        sums = WeightSums(Path(folder))
         try:
             store = DiskStore.open(
                 Path(folder),
-                StoreIdentity.of_model(files, **_facts(config, files, pool, threads)),
+                source.identity(config, pool, sums, progress=progress),
                 block_tokens=config.disk_block_tokens,
                 block_bytes=blocks.nbytes,
                 limit_bytes=int(config.disk_cache_gb * 1e9),
@@ -86,18 +87,3 @@ class Disk:
         """For the engine that owns the pool."""
         tier = cache.add_store(Place.DISK, self._block_tokens, self.capacity)
         return Store(tier, self._thread, self._policy, Pace(self._rate))
-
-
-def _facts(config: EngineConfig, files: ModelFiles, pool: KVPool, threads: int) -> dict[str, Fact]:
-    """What keys and values depend on that the model's files do not say."""
-    # Heads that transformers computes have their numbers in another order than ours.
-    foreign = {"model_impl": "transformers"} if by_transformers(config, files) else {}
-    return {
-        **foreign,
-        "dtype": str(pool.dtype),
-        "kv_cache_dtype": str(pool.keys[0].dtype),
-        "quantization": config.quantization,
-        "page_size": config.page_size,
-        # Bits are promised for one machine with as many threads.
-        "deterministic": threads if config.deterministic else 0,
-    }

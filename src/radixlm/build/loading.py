@@ -18,12 +18,14 @@ from radixlm.build.model_impl import by_transformers, load_foreign
 from radixlm.build.places import open_places
 from radixlm.build.rank_setup import Beside, ParallelRanks, start_ranks
 from radixlm.build.resolve import resolve_context, resolve_threads
+from radixlm.build.store_facts import Source
 from radixlm.build.warming import warm_up
 from radixlm.build.windows import Windows
 from radixlm.cache import EvictionPolicy, RadixCache, make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError
 from radixlm.core.model_files import ModelFile, ModelFiles
+from radixlm.core.weight_files import stamped
 from radixlm.engine import EngineClient, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, NamedPath
 from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
@@ -143,6 +145,7 @@ def _load(
 ) -> Loaded:
     policy = make_policy(config.eviction_policy)
     files, model_config, device, dtype = chosen(config)
+    weights = stamped(files.weights())
     context = resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
     ranks = start_ranks(config, files, model_config, device, threads, if_it_fails)
@@ -155,7 +158,8 @@ def _load(
     sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
-    places = open_places(config, files, pool, threads, inbox.put)
+    source = Source(files, weights, model.config, threads)
+    places = open_places(config, source, pool, inbox.put, progress=progress)
     runner, adapters = _runner(config, model, pool, table, device, ranks)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(

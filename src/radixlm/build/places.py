@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from radixlm.build.disk import Disk
 from radixlm.build.host import Host
+from radixlm.build.store_facts import Source
 from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
-from radixlm.core.model_files import ModelFiles
 from radixlm.core.moves import Report
 from radixlm.engine.tiering import Tiering
 from radixlm.memory.pools import KVPool
@@ -50,13 +50,16 @@ class Places(NamedTuple):
 
 def open_places(
     config: EngineConfig,
-    files: ModelFiles,
+    source: Source,
     pool: KVPool,
-    threads: int,
     send: Callable[[Report], None],
+    *,
+    progress: bool,
 ) -> Places:
-    """send: takes the reports of their threads. Raises ConfigError for one that cannot be used."""
+    """send: takes the reports of their threads. progress: show a bar of what takes long. Raises
+    ConfigError for one that cannot be used, CheckpointError as `Disk`.
+    """
     host = Host(config, pool, send) if config.host_kv_tokens else None
     folder = config.disk_cache
-    disk = None if folder is None else Disk(config, folder, files, pool, threads, send)
+    disk = None if folder is None else Disk(config, folder, source, pool, send, progress=progress)
     return Places(host, disk)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from radixlm.scheduler import restoring
+from tests.pretend_gpu import PretendGpu, on_pretend_gpu
 
 
 @pytest.fixture
@@ -14,3 +17,10 @@ def always_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(restoring, "READING_TO_COMPUTING", 1e6)
     monkeypatch.setattr(restoring.Pace, "learn_computed", lambda *_: None)
+
+
+@pytest.fixture
+def gpu() -> Iterator[PretendGpu]:
+    """A device that pretends to be one, as long as a test runs."""
+    with on_pretend_gpu() as made:
+        yield made

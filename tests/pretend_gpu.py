@@ -1,0 +1,221 @@
+"""A device that pretends to be a GPU: the memory of its tensors is the CPU's, but they refuse what
+a GPU's refuse, and what a GPU would be asked to do is counted.
+
+    with on_pretend_gpu() as gpu:
+        model = ...(device=gpu.device)     computes real numbers, by the code paths of GPUs
+        gpu.counts                         Counts(launches=…, copies=…, waits=…)
+
+copies     of the host's memory to the device, each of which waits for its stream where the memory
+           is not pinned
+waits      the host needs a number of the device: it waits until all that was launched is done
+launches   operations that write memory of the device, whatever they cost
+
+Mixing its tensors with the CPU's, `numpy()` and addresses are errors. What is not pretended:
+streams, pinned memory, limits of memory, kernels of a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "pretended"
+# Operations whose result the host, or the next allocation, waits for.
+_WAITING = frozenset(
+    ("_local_scalar_dense", "bincount", "equal", "is_nonzero", "item", "masked_select", "nonzero")
+)
+# These take a list of places that lies on the host, and copy it.
+_INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_"))
+_CONVERTING = ("to", "_to_copy")
+_FREE = frozenset(("detach_", "empty", "empty_like", "empty_strided", "new_empty"))
+
+
+@dataclass
+class Counts:
+    """What a GPU was asked to do. largest: numbers of the largest tensor that was made."""
+
+    launches: int = 0
+    copies: int = 0
+    waits: int = 0
+    largest: int = 0
+
+
+class PretendTensor(Tensor):
+    """Memory of the device. held: where it really lies."""
+
+    held: Tensor
+
+    @staticmethod
+    def __new__(cls, held: Tensor, device: torch.device) -> PretendTensor:
+        with torch.inference_mode(False):  # those made in that mode have no views outside of it
+            made = Tensor._make_wrapper_subclass(
+                cls,
+                held.size(),
+                strides=held.stride(),
+                storage_offset=held.storage_offset(),
+                dtype=held.dtype,
+                device=device,
+            )
+        made.held = held
+        return made
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        raise RuntimeError(f"{func} of a pretended GPU's tensor, outside of on_pretend_gpu()")
+
+    def __repr__(self) -> str:
+        return f"PretendTensor({tuple(self.shape)}, {self.dtype})"
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def numpy(self, *_: object, **__: object) -> Any:
+        raise TypeError("numpy() of a GPU's tensor")
+
+    def data_ptr(self) -> int:
+        raise TypeError("the address of a GPU's tensor, which no code of the CPU can use")
+
+
+class PretendGpu(TorchDispatchMode):
+    """While it is entered, the device is there."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.device, self.counts = device, Counts()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's compiler would be imported, which takes seconds."""
+        return False
+
+    def __enter__(self) -> PretendGpu:
+        # Else torch.tensor(..., device=...) makes the tensor where no mode sees it.
+        torch._C._set_only_lift_cpu_tensors(True)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        torch._C._set_only_lift_cpu_tensors(False)
+
+    def count(self) -> Counts:
+        """What was counted since the last call."""
+        made, self.counts = self.counts, Counts()
+        return made
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        flat, form = pytree.tree_flatten((args, kwargs or {}))
+        ours = [value for value in flat if isinstance(value, PretendTensor)]
+        if not ours and not any(self._is_here(value) for value in flat):
+            return func(*args, **(kwargs or {}))
+        held = [self._on_cpu(value) for value in flat]
+        held_args, held_kwargs = pytree.tree_unflatten(held, form)
+        name = func.overloadpacket.__name__
+        if name in _CONVERTING:
+            made = func(*held_args, **held_kwargs)
+            return self._converted(flat, made)
+        self._refuse_mixing(name, flat, ours)
+        if name in _WAITING:
+            self.counts.waits += 1
+        made = func(*held_args, **held_kwargs)
+        if name == "copy_" and len(ours) == 1:  # across
+            into_ours = flat[0] is ours[0]
+            self.counts.copies += into_ours
+            self.counts.waits += not into_ours
+            return flat[0]
+        return self._wrapped(name, made, ours)
+
+    def _is_here(self, value: object) -> bool:
+        return isinstance(value, torch.device) and value.type == NAME
+
+    def _on_cpu(self, value: Any) -> Any:
+        if isinstance(value, PretendTensor):
+            return value.held
+        return torch.device("cpu") if self._is_here(value) else value
+
+    def _converted(self, flat: Sequence[Any], made: Tensor) -> Tensor:
+        """What `to` gives: another type, another place, or the tensor itself. flat: its arguments,
+        first the tensor, then what it is to be like: a device, another tensor, or neither.
+        """
+        source, *others = flat
+        from_here = isinstance(source, PretendTensor)
+        devices = [x if isinstance(x, torch.device) else x.device for x in others if _placed(x)]
+        here = self._is_here(devices[0]) if devices else from_here
+        if made is (source.held if from_here else source):
+            if from_here and here:
+                return source
+            made = made.clone()
+        self.counts.launches += from_here and here
+        self.counts.copies += here and not from_here
+        self.counts.waits += from_here and not here
+        return self._new(made) if here else made
+
+    def _refuse_mixing(self, name: str, flat: Sequence[Any], ours: Sequence[PretendTensor]) -> None:
+        """A GPU takes numbers from the host, and lists of places; nothing else."""
+        theirs = [
+            value
+            for value in flat
+            if isinstance(value, Tensor) and not isinstance(value, PretendTensor) and value.dim()
+        ]
+        if not ours or not theirs:
+            return
+        if name in _INDEXING:
+            self.counts.copies += len(theirs)
+        elif name != "copy_":
+            shapes = [tuple(value.shape) for value in theirs]
+            raise RuntimeError(f"{name}: tensors of shapes {shapes} are on the CPU, others not")
+
+    def _wrapped(self, name: str, made: Any, ours: Sequence[PretendTensor]) -> Any:
+        """What an operation gives: its arguments where it gives these, views of them, or new."""
+        known = {id(each.held): each for each in ours}
+        memory = {each.held.untyped_storage().data_ptr() for each in ours}
+        results = [value for value in pytree.tree_leaves(made) if isinstance(value, Tensor)]
+        new = any(value.untyped_storage().data_ptr() not in memory for value in results)
+        if (new or name.endswith("_")) and name not in _FREE:
+            self.counts.launches += 1
+
+        def wrap(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            return known[id(value)] if id(value) in known else self._new(value)
+
+        return pytree.tree_map(wrap, made)
+
+    def _new(self, held: Tensor) -> PretendTensor:
+        self.counts.largest = max(self.counts.largest, held.numel())
+        return PretendTensor(held, self.device)
+
+
+def _placed(value: object) -> bool:
+    return isinstance(value, torch.device | Tensor)
+
+
+@functools.cache
+def _pretended_device() -> torch.device:
+    """Registered with torch once in a process; it has room for one such device."""
+    _setup_privateuseone_for_python_backend(NAME)
+    return torch.device(NAME, 0)
+
+
+@contextmanager
+def on_pretend_gpu() -> Iterator[PretendGpu]:
+    """Where cuDNN's attention was switched off, as for a GPU, it is put back."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        with PretendGpu(_pretended_device()) as gpu:
+            yield gpu
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

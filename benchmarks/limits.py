@@ -148,7 +148,7 @@ def make_batch(step: Step, table: ReqToTokenPool, vocab_size: int) -> ScheduledB
             segments=segments,
             samples=True,
         )
-        table.apply(replace(row, remaps=(Remap(0, slots[:start]),)))
+        table.apply([replace(row, remaps=(Remap(0, slots[:start]),))])
         rows.append(row)
     return ScheduledBatch(tuple(rows))
 

@@ -294,7 +294,7 @@ def logit_difference(folder: Path, prompts: Sequence[Sequence[int]], device: str
         assert slots is not None
         request = GenerateRequest("r", key, SamplingParams(temperature=0))
         row = ScheduledRow(request, 0, key, 0, key.size, slots, (), lease.segments(), True)
-        table.apply(row)
+        table.apply([row])
         batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)
         cap = config.traits.score_cap
         backend = make_backend(

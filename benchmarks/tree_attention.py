@@ -88,7 +88,7 @@ def make_step(paths: Sequence[Nodes], own: int, dtype: torch.dtype, layers: int)
     rows = []
     for index, nodes in enumerate(paths):
         rows.append(_row(index, nodes, Extent(used, used + own)))
-        table.apply(rows[-1])
+        table.apply(rows[-1:])
         used += own
     pool = KVPool(layers, used, KV_HEADS, HEAD_DIM, dtype)
     generator = torch.Generator().manual_seed(0)

@@ -67,7 +67,7 @@ def make_case(
         length = before + new
         own = places[taken : taken + length]
         rows.append(make_row([1] * length, slots=own, start=before, table_row=len(shapes) - index))
-        table.apply(rows[-1])
+        table.apply(rows[-1:])
         taken += length
     return _filled(rows, table.table, places, heads, dtype, seed)
 
@@ -129,7 +129,7 @@ def make_tree_case(
         start = everything.size - path.new
         row = make_row([1] * everything.size, slots=everything, start=start, table_row=index + 1)
         rows.append(replace(row, segments=_segments(path, slots, tail)))
-        table.apply(rows[-1])
+        table.apply(rows[-1:])
     return _filled(rows, table.table, places, heads, dtype, seed)
 
 

@@ -8,6 +8,7 @@ import ctypes
 import math
 import mmap
 import os
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import NamedTuple
@@ -229,28 +230,44 @@ class ReqToTokenPool:
         # The same memory; numpy writes a few numbers ten times as fast.
         self._numbers = self.table.numpy() if self.table.device.type == "cpu" else None
 
-    def apply(self, row: ScheduledRow) -> None:
-        """Follow one scheduled row: its remaps in order, then its new slots at [start, stop).
+    def apply(self, rows: Iterable[ScheduledRow]) -> None:
+        """Follow a step's rows: of each its remaps in order, then its new slots at [start, stop).
+        On a GPU by one copy for all of them.
 
         Raises IndexError when they lie outside the table.
         """
-        for remap in row.remaps:
-            self._put(row.row, remap.start, remap.slots)
-        self._put(row.row, row.start, row.new_slots)
+        # What comes later of a row may replace what came before: first the first of all rows.
+        turns: list[list[tuple[int, Slots]]] = []
+        for row in rows:
+            for turn, (start, slots) in enumerate((*row.remaps, (row.start, row.new_slots))):
+                self._check(row.row, start, start + slots.size)
+                if self._numbers is not None:
+                    self._numbers[row.row, start : start + slots.size] = slots
+                    continue
+                if turn == len(turns):
+                    turns.append([])
+                turns[turn].append((row.row * self.table.shape[1] + start, slots))
+        if turns:
+            self._send(turns)
 
-    def _put(self, row: int, start: int, slots: Slots) -> None:
+    def _check(self, row: int, start: int, stop: int) -> None:
         rows, length = self.table.shape
-        stop = start + slots.size
         if not (0 <= row < rows and start >= 0 and stop <= length):
             raise IndexError(
                 f"tokens [{start}, {stop}) of row {row} lie outside "
                 f"a table of {rows} rows and {length} tokens"
             )
-        if self._numbers is not None:
-            self._numbers[row, start:stop] = slots
-        else:
-            # torch.tensor copies: slots may be a read-only view, and it is not to be kept.
-            self.table[row, start:stop] = torch.tensor(slots, dtype=torch.int32)
+
+    def _send(self, turns: Sequence[Sequence[tuple[int, Slots]]]) -> None:
+        """turns: one after the other; of each, where in the table slots are to be."""
+        sizes = [sum(slots.size for _, slots in turn) for turn in turns]
+        numbers = np.empty((2, sum(sizes)), dtype=np.int64)
+        changes = [change for turn in turns for change in turn]
+        np.concatenate([np.arange(at, at + its.size) for at, its in changes], out=numbers[0])
+        np.concatenate([its for _, its in changes], out=numbers[1])
+        sent, flat = torch.from_numpy(numbers).to(self.table.device), self.table.view(-1)
+        for places, slots in (part.unbind() for part in sent.split(sizes, dim=1)):
+            flat.index_copy_(0, places, slots.int())
 
 
 def default_kv_tokens(bytes_per_token: int, device: torch.device) -> int:

@@ -196,8 +196,7 @@ class ModelRunner:
 
     def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
         """A step without sampling, in inference mode: its tokens, what attention reads, logits."""
-        for row in batch.rows:
-            self._req_to_token.apply(row)
+        self._req_to_token.apply(batch.rows)
         if batch.windows is not None:
             self._kv_pool.move(batch.windows)
         forward = ForwardBatch.from_scheduled(batch, self._device)

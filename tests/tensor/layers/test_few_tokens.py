@@ -134,7 +134,7 @@ def compute(model: CausalLM, pool: KVPool, step: Step, adapted: Adapted | None =
         length = before + new
         tokens, own = rng.integers(0, 300, length).tolist(), places[taken : taken + length]
         rows.append(make_row(tokens, slots=own.tolist(), start=before, table_row=index))
-        table.apply(rows[-1])
+        table.apply(rows[-1:])
         taken += length
     backend = make_backend(pool, model.config.n_heads)
     new_slots = torch.from_numpy(np.concatenate([row.new_slots for row in rows]).astype(np.int64))

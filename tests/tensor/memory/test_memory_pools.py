@@ -3,6 +3,7 @@ from __future__ import annotations
 import mmap
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from radixlm.core.batch import Remap
 from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token, free_host_memory
+from tests.pretend_gpu import PretendGpu
 from tests.tensor.rows import make_row
 
 
@@ -87,16 +89,29 @@ def test_the_table_follows_remaps_in_order_then_new_slots() -> None:
     row = make_row(range(5), slots=[9, 8, 7, 6, 5], start=3, table_row=2)
     later = Remap(1, np.array([20, 21], dtype=np.int32))
     object.__setattr__(row, "remaps", (*row.remaps, later))
-    pool.apply(row)
+    pool.apply([row])
     assert pool.table[2, :5].tolist() == [9, 20, 21, 6, 5]
     assert not pool.table[[0, 1, 3]].any()
+
+
+def test_a_gpu_s_table_follows_by_one_copy(gpu: PretendGpu) -> None:
+    pool = ReqToTokenPool(3, 8, gpu.device)
+    later = Remap(1, np.array([20, 21], dtype=np.int32))
+    rows = [make_row(range(5), slots=[9, 8, 7, 6, 5], start=3, table_row=row) for row in (2, 0)]
+    rows[0] = replace(rows[0], remaps=(*rows[0].remaps, later))
+    gpu.count()
+    pool.apply(rows)
+    assert gpu.count().copies == 1
+    assert pool.table.tolist() == [[9, 8, 7, 6, 5, 0, 0, 0], [0] * 8, [9, 20, 21, 6, 5, 0, 0, 0]]
+    with pytest.raises(IndexError, match="lie outside a table of 3 rows and 8 tokens"):
+        pool.apply([make_row(range(9), start=0)])
 
 
 @pytest.mark.parametrize(("table_row", "length"), [(1, 4), (0, 5)])
 def test_a_row_outside_the_table_is_refused(table_row: int, length: int) -> None:
     pool = ReqToTokenPool(1, 4)
     with pytest.raises(IndexError, match="lie outside a table of 1 rows and 4 tokens"):
-        pool.apply(make_row(range(length), start=0, table_row=table_row))
+        pool.apply([make_row(range(length), start=0, table_row=table_row)])
 
 
 def test_free_memory_counts_what_the_page_cache_gives_back(tmp_path: Path) -> None:

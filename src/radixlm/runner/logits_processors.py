@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from radixlm.core.batch import ScheduledRow
 from radixlm.kernels.jit import compiled
@@ -22,12 +21,7 @@ from radixlm.kernels.vectors import floats, inner, integers, over_rows, words
 # Finite: where a grammar allows nothing but the end, it is the likeliest token all the same.
 _FORBIDDEN = -1e30
 _NEVER = np.float32(-np.inf)
-# For each byte of a mask, what is added to the logits of its eight tokens: 0 or -inf.
-_ADDED = np.where(
-    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") == 1,
-    np.float32(0),
-    _NEVER,
-)
+_WORD_BITS = 32
 # This many rows take less time than it takes to wake another thread.
 _ROWS_ALONE = 4
 
@@ -118,10 +112,7 @@ def forbid(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> 
     bits: (len(rows), at least vocab / 32), contiguous; see TokenMasks.
     """
     if logits.device.type != "cpu":
-        octets = torch.from_numpy(bits.view(np.uint8)).to(logits.device).int()
-        added = functional.embedding(octets, torch.from_numpy(_ADDED).to(logits.device))
-        places = torch.tensor(rows, device=logits.device)
-        logits[places] += added.flatten(1)[:, : logits.shape[1]]
+        _forbid_by_torch(logits, rows, bits)
         return
     numbers = np.array(rows, dtype=np.int64)
     worker = Worker(
@@ -135,6 +126,17 @@ def forbid(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> 
         words_of_row=bits.shape[1],
     )
     worker(None if len(rows) > _ROWS_ALONE else 1)
+
+
+def _forbid_by_torch(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> None:
+    """Two copies to the device, whatever there is to forbid."""
+    # torch.tensor copies: bits may be read-only.
+    words = torch.tensor(bits, device=logits.device).unsqueeze(2)
+    barred = (words >> torch.arange(_WORD_BITS, device=logits.device) & 1) == 0
+    places = torch.tensor(rows, device=logits.device)
+    logits[places] = logits[places].masked_fill_(
+        barred.flatten(1)[:, : logits.shape[1]], float(_NEVER)
+    )
 
 
 _Arguments = namedtuple("_Arguments", "counters rows vocab logits stride places bits words_of_row")

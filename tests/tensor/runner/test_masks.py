@@ -10,6 +10,7 @@ import torch
 from radixlm.core.sampling import SamplingParams
 from radixlm.runner.logits_processors import forbid
 from radixlm.runner.sampler import sample
+from tests.pretend_gpu import PretendGpu
 from tests.tensor.rows import make_row
 from tests.tensor.sampling_cases import random_logits
 
@@ -33,6 +34,21 @@ def test_a_mask_leaves_what_it_allows_and_nothing_else(rows: list[int]) -> None:
         kept = allowed[rows.index(row)] if row in rows else list(range(VOCAB))
         assert logits[row].isfinite().nonzero().flatten().tolist() == kept
         assert torch.equal(logits[row, kept], before[row, kept])
+
+
+def test_a_gpu_takes_masks_that_are_read_only(gpu: PretendGpu) -> None:
+    bits = np.array([[0b1010, 1]], dtype=np.int32)
+    bits.flags.writeable = False
+    logits = torch.zeros(2, 40, device=gpu.device)
+    logits[1, 0] = float("nan")
+    torch.set_warn_always(True)  # else it warns once in a process
+    try:
+        forbid(logits, [1], bits)
+    finally:
+        torch.set_warn_always(False)
+    assert logits[1].isfinite().cpu().nonzero().flatten().tolist() == [1, 3, 32]
+    assert logits[1, 0].item() == -float("inf")
+    assert not logits[0].cpu().any()
 
 
 @pytest.mark.parametrize("vocab", [1, 32, 64, 70, 1000])

@@ -15,6 +15,9 @@ from torch import Tensor
 # heads and blocks of 32 queries, which of few rows and 3 heads come out uneven.
 _PIECES = 4
 _LEAST_PIECE = 256
+# The most scores that are written out at once, of a query with all heads if that has more: 128 MiB
+# in float32, and as much again in the types before and after.
+MOST_SCORES = 1 << 25
 
 
 def attend_part(
@@ -39,14 +42,41 @@ def attend_part(
 def plain_part(
     q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The same on any device, as it is written in books; scores are float32."""
-    scores = torch.matmul(q, keys.transpose(-1, -2)).float().mul_(scale)
+    """The same on any device, as it is written in books; scores are float32. Some queries at a
+    time: a long chunk has more scores than there is memory.
+    """
+    at_once = max(MOST_SCORES // max(q.shape[0] * q.shape[1] * keys.shape[2], 1), 1)
+    if q.shape[2] <= at_once:
+        return _written_out(q, keys, values, mask, scale, cap)
+    parts = []
+    for first in range(0, q.shape[2], at_once):
+        some = slice(first, first + at_once)
+        its = mask if mask is None or mask.shape[-2] == 1 else mask[..., some, :]
+        parts.append(_written_out(q[:, :, some], keys, values, its, scale, cap))
+    outs, lses = zip(*parts, strict=True)
+    return torch.cat(outs, 2), torch.cat(lses, 2)
+
+
+def _written_out(
+    q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, cap: float
+) -> tuple[Tensor, Tensor]:
+    scores = _multiplied(q, keys.transpose(-1, -2)).float().mul_(scale)
     if cap:
         scores.div_(cap).tanh_().mul_(cap)
     if mask is not None:
         scores += mask
     lse = scores.logsumexp(-1)
-    return torch.matmul(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
+    return _multiplied(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
+
+
+def _multiplied(x: Tensor, by: Tensor) -> Tensor:
+    """(b, heads, m, k) times (b, heads, k, n); heads that have the same `by` count as more rows of
+    one, since torch would copy it for each of them.
+    """
+    if by.stride(1) or x.shape[1] == 1:
+        return torch.matmul(x, by)
+    made: Tensor = torch.matmul(x.flatten(1, 2), by[:, 0]).unflatten(1, x.shape[1:3])
+    return made
 
 
 def attend_all(q: Tensor, keys: Tensor, values: Tensor, cap: float = 0.0) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.attention.plan import make_plan
-from radixlm.attention.torch_backend import grouped, view_of
+from radixlm.attention.torch_reads import grouped, view_of
 from radixlm.core.batch import Extent, ScheduledRow
 from tests.tensor.rows import make_row
 

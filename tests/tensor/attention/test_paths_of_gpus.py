@@ -1,0 +1,83 @@
+"""Attention on a device that pretends to be a GPU: what it gives, and asks of the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from radixlm.attention import torch_parts, torch_reads
+from radixlm.attention.plan import make_plan
+from radixlm.attention.torch_backend import TorchBackend
+from radixlm.memory.pools import KVPool
+from tests.pretend_gpu import PretendGpu
+from tests.tensor.attention_cases import (
+    BACKENDS,
+    EVERYTHING,
+    Heads,
+    Path,
+    in_codes,
+    make_tree_case,
+    random_tree,
+    reference,
+    run,
+)
+
+HEADS = Heads(6, 2, 16)
+
+
+@pytest.mark.parametrize("kind", ["plain", "cap and sinks", "window", "coded"])
+def test_attention_is_the_reference_s(gpu: PretendGpu, kind: str) -> None:
+    sinks = torch.tensor([-300.0, -1.0, 0.5, 4.0, 40.0, 300.0], device=gpu.device)
+    beside = {"cap": 1.5, "sinks": sinks} if kind == "cap and sinks" else {}
+    window = 30 if kind == "window" else None
+    for seed, page in ((0, 0), (1, 1), (2, 4)):
+        paths = random_tree(np.random.default_rng(seed), depth=3, page=page)
+        case = make_tree_case(paths, HEADS, torch.float32, gpu.device, seed=seed, page=page)
+        case = in_codes(case) if kind == "coded" else case
+        out = run(case, EVERYTHING, window=window, **beside)
+        worst = (out.double() - reference(case, window, **beside)).abs().max().item()
+        assert worst < 5e-6, seed
+
+
+def test_what_rows_read_together_takes_few_copies(gpu: PretendGpu) -> None:
+    counts = []
+    for leaves in (2, 8):
+        paths = [Path(((node, 20), (10 + node, 9)), 3, 1) for node in range(leaves) for _ in "ab"]
+        case = make_tree_case(paths, HEADS, torch.float32, gpu.device, seed=0, page=1)
+        plan = make_plan(case.rows, EVERYTHING)
+        assert len(plan.shared) == leaves
+        gpu.count()
+        BACKENDS["torch"](case.pool, HEADS.n_heads).prepare(plan, case.table, case.slots)
+        counts.append(gpu.count().copies)
+    assert counts == [2, 2]
+
+
+@pytest.mark.parametrize("kind", ["plain", "cap", "sinks"])
+def test_scores_of_a_long_chunk_are_never_all_written_out(
+    gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Beside rows that read with others; 3 million scores."""
+    for module in (torch_parts, torch_reads):
+        monkeypatch.setattr(module, "MOST_SCORES", 250_000)
+    beside = {
+        "plain": {},
+        "cap": {"cap": 1.5},
+        "sinks": {"sinks": torch.tensor([-1.0, 0.5, 4.0, 40.0, 3.0, 0.0], device=gpu.device)},
+    }[kind]
+    paths = [Path(((0, 20),), 3, 1), Path(((0, 20),), 5, 1), Path((), 300, 600)]
+    case = make_tree_case(paths, HEADS, torch.float32, gpu.device, seed=0, page=1)
+    assert make_plan(case.rows, EVERYTHING).shared
+    gpu.count()
+    with torch.inference_mode():  # in which torch's own kernel is one call
+        out = run(case, EVERYTHING, **beside)
+    assert gpu.count().largest <= 250_000
+    assert (out.double() - reference(case, **beside)).abs().max().item() < 5e-6
+
+
+def test_cudnn_s_attention_is_off_on_a_gpu(gpu: PretendGpu) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    TorchBackend(KVPool(1, 4, 1, 8, torch.float32), 1)
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    TorchBackend(KVPool(1, 4, 1, 8, torch.float32, gpu.device), 1)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

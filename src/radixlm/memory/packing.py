@@ -50,7 +50,8 @@ class PoolBlocks:
         so that it can copy them; else handed out by the system when they are first written.
         """
         if self._stream is not None:
-            return torch.empty((count, self.nbytes), dtype=torch.uint8, pin_memory=True)
+            with torch.cuda.device(self._device):  # memory is pinned by the thread's own GPU
+                return torch.empty((count, self.nbytes), dtype=torch.uint8, pin_memory=True)
         memory = np.zeros(count * self.nbytes + _PAGE, dtype=np.uint8)
         start = -memory.ctypes.data % _PAGE
         rows = memory[start : start + count * self.nbytes]

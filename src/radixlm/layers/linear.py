@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -103,8 +104,17 @@ class Linear:
             return its.ungated(x)
         return plain(x, self.weight, self.bias, self.result)
 
+    @property
+    def takes_codes(self) -> bool:
+        """Whether products with quantized weights are here. Their code is the CPU's: on a GPU
+        memory is filled with what the codes stand for, wherever the codes themselves lie.
+        """
+        return self.weight.device.type == "cpu"
+
     def put(self, part: str, weight: QuantizedWeight) -> None:
-        """Take a part's weight as it is, instead of filling its memory; before `pack`."""
+        """Take a part's weight as it is, instead of filling its memory; before `pack`, and where
+        it `takes_codes`.
+        """
         self._quantized[part] = weight
 
     def pack(self, choose: Choose, quantize: Quantize | None = None) -> None:
@@ -246,9 +256,12 @@ class QueryKeyNorm:
         self.n_heads = n_heads
         self.eps = eps
         self.q_weight, self.k_weight = options.empty(head_dim), options.empty(head_dim)
-        # For compiled code.
-        self.addresses = self.q_weight.data_ptr(), self.k_weight.data_ptr()
         self.eps_bits = _bits_of(eps)
+
+    @cached_property
+    def addresses(self) -> tuple[int, int]:
+        """For compiled code."""
+        return self.q_weight.data_ptr(), self.k_weight.data_ptr()
 
     def __call__(self, qk: Tensor) -> Tensor:
         """(tokens, n_heads + n_kv_heads, head_dim), query heads first -> the same shape, new."""

@@ -24,6 +24,7 @@ MIDDLE = {8: 128, 4: 8}
 _FP4 = (0, 1, 2, 3, 4, 6, 8, 12)
 FP4_ZERO = 12
 _NUMBERS_AT_ONCE = 1 << 20
+_FILLED_AT_ONCE = 1 << 24
 FP4_LEVELS = tuple(FP4_ZERO + sign * level for sign in (1, -1) for level in _FP4)
 
 
@@ -70,6 +71,20 @@ class QuantizedWeight:
         if self.offsets is not None:
             made.add_(self.offsets.unsqueeze(2))
         return made.view(self.codes.shape)
+
+    def fill(self, memory: Tensor) -> None:
+        """Write what it stands for into memory, (out, in), on whatever device that is: codes are
+        moved there first. Some rows at a time: in float32 all of an embedding would be gigabytes.
+        """
+        step = max(_FILLED_AT_ONCE // max(memory.shape[1], 1), 1)
+        for start in range(0, memory.shape[0], step):
+            rows = slice(start, start + step)
+            memory[rows] = self.rows(rows).on(memory.device).dequantized()
+
+    def on(self, device: torch.device) -> QuantizedWeight:
+        offsets = None if self.offsets is None else self.offsets.to(device)
+        codes, scales = self.codes.to(device), self.scales.to(device)
+        return replace(self, codes=codes, scales=scales, offsets=offsets)
 
     def rows(self, order: Tensor | slice) -> QuantizedWeight:
         """Some outputs, or all in another order."""

@@ -22,7 +22,6 @@ from radixlm.models.safetensors_files import Checkpoint, CutCheckpoint
 
 _HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
 _NAMES_SHOWN = 5
-_FILLED_AT_ONCE = 1 << 24
 # What a tied head's quantized weight is called: it has no name in a checkpoint.
 _TIED = "lm_head"
 
@@ -90,10 +89,11 @@ class _Filling:
         linear, missing = self._owners.get(name, (None, {name}))
         if isinstance(weight, Tensor):
             memory.copy_(weight)
-        elif linear is None or self._choose is None:
-            _fill(memory, weight)
-            if self._choose is not None and memory is self._model.head.weight:
-                self._model.head.put(_TIED, weight)
+        elif linear is None or self._choose is None or not linear.takes_codes:
+            weight.fill(memory)
+            head = self._model.head
+            if self._choose is not None and memory is head.weight and head.takes_codes:
+                head.put(_TIED, weight)
         else:
             linear.put(name.removesuffix(".weight").rpartition(".")[2], weight)
         nbytes = memory.nbytes
@@ -116,14 +116,6 @@ def _give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _fill(memory: Tensor, weight: QuantizedWeight) -> None:
-    """Some rows at a time: in float32 all of an embedding would be gigabytes."""
-    step = max(_FILLED_AT_ONCE // max(memory.shape[1], 1), 1)
-    for start in range(0, memory.shape[0], step):
-        rows = slice(start, start + step)
-        memory[rows] = weight.rows(rows).dequantized()
 
 
 def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:

@@ -1,5 +1,5 @@
-"""Small checkpoints as compressed-tensors, GPTQ and AWQ store them, written by the formats' own
-rules and by none of our readers' code.
+"""Small checkpoints as compressed-tensors, GPTQ, AWQ and gpt-oss (MXFP4) store them, written by the
+formats' own rules and by none of our readers' code.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from torch import Tensor
 # Which column stands in each place of a word, the lowest bits first.
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 _WEIGHTS = "model.safetensors"
+# What a code of MXFP4 stands for; with its highest bit, the negative one.
+_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_EXPERTS = ("gate_up_proj", "down_proj")
 _Numbers = NDArray[np.uint8]
 
 
@@ -137,6 +140,32 @@ def quantize_folder(plain: Path, folder: Path, recipe: Recipe) -> dict[str, Tens
         stored |= {f"{module}{part}": value for part, value in parts_of(made, recipe).items()}
     save_file(stored, folder / _WEIGHTS, metadata={"format": "pt"})
     set_section(folder, recipe.section)
+    return whole
+
+
+def write_mxfp4(plain: Path, folder: Path) -> dict[str, Tensor]:
+    """Write `plain`, of gpt-oss, with random experts in MXFP4. Returns the weights that the folder
+    stands for, by transformers' names.
+    """
+    shutil.copytree(plain, folder)
+    stored: dict[str, Tensor] = {}
+    whole: dict[str, Tensor] = {}
+    levels = torch.tensor([sign * level for sign in (1, -1) for level in _E2M1])
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in load_file(plain / _WEIGHTS).items():
+        if not name.endswith(_EXPERTS):
+            stored[name] = whole[name] = tensor
+            continue
+        experts, inputs, outputs = tensor.shape
+        shape = (experts, outputs, inputs // 32)
+        blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, generator=generator)
+        scales = torch.randint(122, 125, shape, dtype=torch.uint8, generator=generator)
+        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        codes = torch.stack([blocks & 15, blocks >> 4], dim=-1).flatten(3).long()
+        made = levels[codes] * torch.exp2(scales.float() - 127)[..., None]
+        whole[name] = made.flatten(2).transpose(1, 2).contiguous()
+    save_file(stored, folder / _WEIGHTS, metadata={"format": "pt"})
+    set_section(folder, {"quant_method": "mxfp4", "modules_to_not_convert": []})
     return whole
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,42 +10,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from radixlm.core.errors import ModelError
-from radixlm.layers.quantized import from_mxfp4
 from radixlm.layers.ways import PLAIN
 from radixlm.models import PlainCheckpoint, load_config, load_model, open_checkpoint
 from radixlm.models.safetensors_files import Checkpoint
+from radixlm.testing.quantized_folders import write_mxfp4, write_plain
 from radixlm.testing.reference import make_checkpoint
 from tests.tensor.attention_cases import DenseAttend
-
-PRODUCTS = ("gate_up_proj", "down_proj")
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A checkpoint in blocks, and one with the weights that these stand for."""
-    plain = make_checkpoint(tmp_path_factory.mktemp("plain"), "gpt_oss")
-    tensors = load_file(plain / "model.safetensors")
-    blocked: dict[str, Tensor] = {}
-    generator = torch.Generator().manual_seed(0)
-    for name, tensor in list(tensors.items()):
-        if not name.endswith(PRODUCTS):
-            blocked[name] = tensor
-            continue
-        experts, inputs, outputs = tensor.shape
-        shape = (experts, outputs, inputs // 32)
-        blocks = torch.randint(0, 256, (*shape, 16), dtype=torch.uint8, generator=generator)
-        scales = torch.randint(122, 125, shape, dtype=torch.uint8, generator=generator)
-        blocked |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        tensors[name] = torch.stack(
-            [from_mxfp4(*each).dequantized().t() for each in zip(blocks, scales, strict=True)]
-        )
-    save_file(tensors, plain / "model.safetensors", metadata={"format": "pt"})
-    quantized = tmp_path_factory.mktemp("quantized")
-    save_file(blocked, quantized / "model.safetensors", metadata={"format": "pt"})
-    config = json.loads((plain / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": []}
-    (quantized / "config.json").write_text(json.dumps(config))
-    return plain, quantized
+    folder = tmp_path_factory.mktemp("mxfp4")
+    quantized = folder / "quantized"
+    whole = write_mxfp4(make_checkpoint(folder / "plain", "gpt_oss"), quantized)
+    return write_plain(folder / "plain", folder / "whole", whole), quantized
 
 
 @torch.inference_mode()

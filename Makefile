@@ -26,7 +26,7 @@ endef
 # Where bytecode may not be kept, every process compiles all that it imports: ten seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install develop serve deploy test check lint types quick bench wheel lint-deploy clients sglang-frontend clean
+.PHONY: install develop serve deploy test check lint types quick bench gpu-check gpu-check-wheels wheel lint-deploy clients sglang-frontend clean
 
 install: $(SERVING)
 
@@ -77,6 +77,28 @@ quick: $(DEVELOPING)
 bench: $(SERVING)
 	$(BIN)/radixlm bench shared-prefix $(ARGS)
 
+# What a GPU does with this code, in ten minutes, for a machine that has one; without one it says so.
+# Its own status, 3 without a GPU, make shows and turns into 2. Where there is no way to packages,
+# the wheels of .gpu-wheels, carried there, are put beside those of PYTHON, which has torch.
+gpu-check: $(if $(wildcard .gpu-wheels/*.whl),.gpu-site/.ready,$(DEVELOPING))
+	PYTHONPATH=$(if $(wildcard .gpu-wheels/*.whl),.gpu-site:)src:. \
+	$(if $(wildcard .gpu-wheels/*.whl),$(PYTHON),$(BIN)/python) -m scripts.gpu_check $(ARGS)
+
+.gpu-site/.ready: constraints.txt
+	$(PYTHON) $(PIP_INSTALL) --no-index --no-deps --target .gpu-site .gpu-wheels/*.whl
+	touch $@
+
+# Those that a machine with PyTorch, transformers and numba lacks, for its Python: 7 MB.
+GPU_PYTHON_VERSION ?= 3.12
+GPU_PLATFORMS := $(addprefix manylinux_2_,17 24 28 31 34 35) manylinux2014 manylinux1
+GPU_WHEELS := annotated-doc annotated-types anyio fastapi gguf httptools httpx-sse llguidance \
+	pydantic pydantic_core starlette typing-inspection uvicorn
+gpu-check-wheels:
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	--implementation cp --python-version $(GPU_PYTHON_VERSION) \
+	$(foreach platform,$(GPU_PLATFORMS),--platform $(platform)_x86_64) \
+	--constraint constraints.txt --dest .gpu-wheels $(GPU_WHEELS)
+
 # Builds the wheel into dist/ and tries it in a clean environment.
 wheel: $(DEVELOPING)
 	$(BIN)/python -m scripts.try_wheel $(ARGS)
@@ -115,4 +137,4 @@ lint-deploy: .venv-lint/.ready $(SERVING)
 	touch $@
 
 clean:
-	rm -rf .venv .venv-*
+	rm -rf .venv .venv-* .gpu-site .gpu-wheels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ def make_case(
     shapes: list[tuple[int, int]],
     heads: Heads,
     dtype: torch.dtype,
-    device: str,
+    device: str | torch.device,
     *,
     seed: int,
     scattered: bool,
@@ -108,7 +108,13 @@ class Path(NamedTuple):
 
 
 def make_tree_case(
-    paths: Sequence[Path], heads: Heads, dtype: torch.dtype, device: str, *, seed: int, page: int
+    paths: Sequence[Path],
+    heads: Heads,
+    dtype: torch.dtype,
+    device: str | torch.device,
+    *,
+    seed: int,
+    page: int,
 ) -> Case:
     """Rows that share nodes, whose lengths are multiples of `page`. Page 0: every node one run."""
     rng = np.random.default_rng(seed)
@@ -259,6 +265,26 @@ def reference(
         out.append(torch.einsum("nht,thd->nhd", weights, values))
         token += row.n_new
     return torch.cat(out)
+
+
+# What a step of many rows over a tree may have beside them.
+KINDS = ("plain", "cap and sinks", "window", "coded")
+
+
+def worst_in_trees(kind: str, dtype: torch.dtype, device: str | torch.device) -> float:
+    """How far attention by torch is from the reference, in steps over random trees."""
+    heads, window, found = Heads(6, 2, 16), 30 if kind == "window" else None, []
+    beside: dict[str, Any] = {}
+    if kind == "cap and sinks":
+        sinks = torch.tensor([-300.0, -1.0, 0.5, 4.0, 40.0, 300.0], device=device)
+        beside = {"cap": 1.5, "sinks": sinks}
+    for seed, page in enumerate((0, 1, 4)):
+        paths = random_tree(np.random.default_rng(seed), depth=3, page=page)
+        case = make_tree_case(paths, heads, dtype, device, seed=seed, page=page)
+        case = in_codes(case) if kind == "coded" else case
+        out = run(case, EVERYTHING, window=window, **beside)
+        found.append((out.double() - reference(case, window, **beside)).abs().max().item())
+    return max(found)
 
 
 def softmax_with(scores: Tensor, sinks: Tensor | None) -> Tensor:

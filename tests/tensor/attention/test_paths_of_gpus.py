@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,30 +13,21 @@ from tests.pretend_gpu import PretendGpu
 from tests.tensor.attention_cases import (
     BACKENDS,
     EVERYTHING,
+    KINDS,
     Heads,
     Path,
-    in_codes,
     make_tree_case,
-    random_tree,
     reference,
     run,
+    worst_in_trees,
 )
 
 HEADS = Heads(6, 2, 16)
 
 
-@pytest.mark.parametrize("kind", ["plain", "cap and sinks", "window", "coded"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_attention_is_the_reference_s(gpu: PretendGpu, kind: str) -> None:
-    sinks = torch.tensor([-300.0, -1.0, 0.5, 4.0, 40.0, 300.0], device=gpu.device)
-    beside = {"cap": 1.5, "sinks": sinks} if kind == "cap and sinks" else {}
-    window = 30 if kind == "window" else None
-    for seed, page in ((0, 0), (1, 1), (2, 4)):
-        paths = random_tree(np.random.default_rng(seed), depth=3, page=page)
-        case = make_tree_case(paths, HEADS, torch.float32, gpu.device, seed=seed, page=page)
-        case = in_codes(case) if kind == "coded" else case
-        out = run(case, EVERYTHING, window=window, **beside)
-        worst = (out.double() - reference(case, window, **beside)).abs().max().item()
-        assert worst < 5e-6, seed
+    assert worst_in_trees(kind, torch.float32, gpu.device) < 5e-6
 
 
 def test_what_rows_read_together_takes_few_copies(gpu: PretendGpu) -> None:

@@ -131,6 +131,7 @@ def same(ours: dict[str, RequestOutput], wanted: dict[str, RequestOutput]) -> No
         ("gemma2", {}),  # capped scores
         ("deepseek_v2", {}),  # latents
         ("llama", {"kv_cache_dtype": "int8"}),
+        ("llama", {"model_impl": "transformers"}),
     ],
 )
 def test_the_cpu_s_tokens(

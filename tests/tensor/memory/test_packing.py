@@ -6,6 +6,7 @@ import torch
 
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
+from tests.pretend_gpu import PretendGpu
 
 SLOTS = {
     "one run": [3, 4, 5, 6],
@@ -42,6 +43,26 @@ def test_a_block_comes_back_bit_by_bit(slots: list[int], dtype: torch.dtype, cod
             assert torch.equal(ours[slots], theirs[torch.from_numpy(at).long()])
     untouched = sorted(set(range(12)) - set(slots) - set(elsewhere.tolist()))
     assert not any(part[untouched].any() for part in tensors(other))
+
+
+@pytest.mark.parametrize(("dtype", "coded"), KINDS)
+def test_a_block_of_a_gpu_s_pool_goes_to_the_host_and_back(
+    gpu: PretendGpu, dtype: torch.dtype, coded: bool
+) -> None:
+    pool = KVPool(3, 12, 2, 4, dtype, gpu.device, coded=coded)
+    for layer in range(3):
+        k, v = torch.randn(2, 12, 2, 4).to(dtype).to(gpu.device)
+        pool.write(layer, torch.arange(12, device=gpu.device), k, v)
+    blocks, slots, elsewhere = PoolBlocks(pool, 4), [9, 1, 7, 3], [11, 0, 5, 2]
+    before = [part[slots].cpu() for part in tensors(pool)]
+    [row] = blocks.rows(1)
+    gpu.count()
+    blocks.pack(np.array(slots, dtype=np.int32), row)
+    assert gpu.count().waits == 1
+    blocks.unpack(row, np.array(elsewhere, dtype=np.int32))
+    assert gpu.count().copies == 2
+    for part, wanted in zip(tensors(pool), before, strict=True):
+        assert torch.equal(part[elsewhere].cpu(), wanted)
 
 
 def half(dtype: torch.dtype, coded: bool) -> KVPool:

@@ -145,10 +145,12 @@ OLD = sys.platform != "linux" or tuple(map(int, platform.release().split(".")[:2
 
 @pytest.mark.skipif(OLD, reason="Linux has it since 5.14")
 def test_populated_memory_is_there_and_holds_what_it_held() -> None:
-    pool = KVPool(2, 200_000, 2, 16, torch.float32)
+    # Of parts that malloc always has of the system, more than 32 MiB: others may lie where
+    # earlier tests' memory was, which is there already.
+    pool = KVPool(2, 280_000, 2, 16, torch.float32)
     pool.keys[1][7] = 3.0
     before = _resident()
-    pool.populate(100_000)
+    pool.populate(140_000)
     grown = _resident() - before
     assert pool.nbytes * 0.4 < grown < pool.nbytes * 0.7
     assert pool.keys[1][7].eq(3.0).all()

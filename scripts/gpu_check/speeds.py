@@ -112,6 +112,7 @@ def attention(place: Place) -> Iterator[Finding]:
         slots = slots.long().to(place.device)
         qkv = torch.randn(rows, (heads + 2 * kv) * head_dim, device=place.device).bfloat16()
         turning = torch.ones(rows, head_dim, device=place.device, dtype=torch.bfloat16)
+        turning[:, head_dim // 2 :] = 0  # by nothing
         for name, sharing in (("alone", None), ("together", backend.sharing)):
             if sharing is not None and not shared:
                 continue

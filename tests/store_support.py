@@ -18,12 +18,22 @@ _CAPABILITIES = "-dac_override,-dac_read_search"
 BOUND = ("setpriv", f"--inh-caps={_CAPABILITIES}", f"--bounding-set={_CAPABILITIES}")
 
 
-def open_store(folder: Path, identity: StoreIdentity = IDENTITY, blocks: int = 1000) -> DiskStore:
-    """A store with room for as many blocks at least."""
-    limit = (8 << 20) + blocks * 9000
+def open_store(
+    folder: Path, identity: StoreIdentity = IDENTITY, blocks: int = 1000, **options: bool
+) -> DiskStore:
+    """A store with room for as many blocks at least. options: of `DiskStore.open`."""
     return DiskStore.open(
-        folder, identity, block_tokens=TOKENS, block_bytes=BYTES, limit_bytes=limit
+        folder,
+        identity,
+        block_tokens=TOKENS,
+        block_bytes=BYTES,
+        limit_bytes=limit_of(blocks),
+        **options,
     )
+
+
+def limit_of(blocks: int) -> int:
+    return (8 << 20) + blocks * 9000
 
 
 def payload(namespace: bytes, tokens: Key) -> bytes:

@@ -54,6 +54,7 @@ class Disk:
                 block_tokens=config.disk_block_tokens,
                 block_bytes=blocks.nbytes,
                 limit_bytes=int(config.disk_cache_gb * 1e9),
+                strict=config.disk_cache_strict,
             )
         except DiskStoreError as error:
             raise ConfigError(f"--disk-cache {folder}: {error}") from None

@@ -44,7 +44,7 @@ from radixlm.memory.pools import (
     bytes_per_token,
     default_kv_tokens,
 )
-from radixlm.memory.store_files import private_folder
+from radixlm.memory.store_folder import private_folder
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, recommended_sampling

@@ -1,4 +1,4 @@
-"""`radixlm cache`: what a folder of `--disk-cache` holds, whether it is sound; to shrink it."""
+"""`radixlm cache`: what a folder of `--disk-cache` holds; to check, shrink and repair it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from radixlm.core.errors import ConfigError
 contents = later("radixlm.memory.store_care:contents")
 verified = later("radixlm.memory.store_care:verify")
 delete_identity = later("radixlm.memory.store_care:delete_identity")
+repaired = later("radixlm.memory.store_care:repair")
 shrink = later("radixlm.memory.store_care:shrink")
 
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -21,7 +22,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 @click.group("cache")
 def command() -> None:
-    """List, check or shrink DIR, a folder of `radixlm serve --disk-cache DIR`."""
+    """List, check, shrink or repair DIR, a folder of `radixlm serve --disk-cache DIR`."""
 
 
 @command.command("ls")
@@ -64,6 +65,17 @@ def prune(
     else:
         freed = delete_identity(folder, identity or others or "", others=others is not None)
         click.echo(f"{freed / 1e9:.3f} GB are free.")
+
+
+@command.command("repair")
+@click.argument("folder", metavar="DIR", type=_FOLDER)
+def repair(folder: Path) -> None:
+    """Make an index from the blocks where DIR has none that is sound.
+
+    The damaged one lies beside it under another name. Servers that use DIR have to be stopped; each
+    start does the same, but for one with --disk-cache-strict.
+    """
+    click.echo(str(repaired(folder)) or "The index is sound, and so are its files' sizes.")
 
 
 def _verify(folder: Path, *, delete: bool) -> int:

@@ -128,6 +128,11 @@ class EngineConfig:
     disk_cache_gb: float = flag(
         16.0, "Most gigabytes (10^9 bytes) of all files in --disk-cache.", number(0.001, 1e6)
     )
+    disk_cache_strict: bool = flag(
+        False,
+        "Do not start with a damaged index in --disk-cache. Default: it is set aside, and another "
+        "made from the blocks.",
+    )
     disk_write_policy: DiskWritePolicy = flag(
         "selective",
         "What is written to --disk-cache: what was used twice, what is evicted next, or all, in "

@@ -124,6 +124,10 @@ class DiskStoreError(RadixLMError):
     """The disk cache's files cannot be read or written; what is in them is as it was."""
 
 
+class DamagedStoreError(DiskStoreError):
+    """The disk cache's index is damaged, or not one that this version writes."""
+
+
 class NodeGoneError(CacheError):
     """The node is not in the tree, not any more, or not visible to the caller."""
 

@@ -14,15 +14,22 @@ import numpy as np
 
 from radixlm.core.errors import ConfigError, DiskStoreError
 from radixlm.core.moves import News, StoredPath
-from radixlm.memory.store_files import BlockFile, private_folder
+from radixlm.memory.block_records import Record, packed
+from radixlm.memory.store_files import BlockFile
+from radixlm.memory.store_folder import bytes_beside, private_folder
 from radixlm.memory.store_identity import StoreIdentity
-from radixlm.memory.store_index import Identity, Row, StoreIndex, key_after, keys_of
+from radixlm.memory.store_index import LOG_BYTES, ROW_BYTES, StoreIndex
+from radixlm.memory.store_labels import Label, write_label
+from radixlm.memory.store_repair import open_repaired, open_sound
+from radixlm.memory.store_rows import Identity, Room, Row, blocks_path, key_after, keys_of
 from radixlm.memory.stores import Block
 
 _logger = logging.getLogger("radixlm.memory")
 
-# What the index needs for a block beside its tokens, and its log of changes.
-_ROW_BYTES, _LOG_BYTES = 512, 8 << 20
+# What SQLite keeps of the index to undo a transaction.
+_JOURNAL_BYTES = 1 << 20
+# Of the limit, what may be damaged indexes that were set aside.
+_SHARE_ASIDE = 1 / 16
 _TRIES = 3
 Parts = Sequence[memoryview]
 # parts: the block's bytes, in their order.
@@ -54,10 +61,12 @@ class DiskStore:
         self._file = file
         self._identity = identity
         others = index.used_bytes() - identity.slots * file.slot_bytes
+        beside = bytes_beside(index.path.parent)
         tokens = 8 * identity.block_tokens  # a row of the table, one of the log for a while
-        room = limit_bytes - others - _LOG_BYTES
-        self.capacity = max(0, room) // (file.slot_bytes + tokens + _ROW_BYTES)
-        self.limit_bytes = others + self.capacity * file.slot_bytes
+        room = limit_bytes - others - beside - LOG_BYTES
+        self.capacity = max(0, room) // (file.slot_bytes + tokens + ROW_BYTES)
+        blocks = others + self.capacity * file.slot_bytes
+        self.room = Room(blocks, limit_bytes - beside - _JOURNAL_BYTES)
         self.block_tokens = identity.block_tokens
         self.block_bytes = identity.block_bytes
         self.stats = StoreStats()
@@ -73,16 +82,26 @@ class DiskStore:
         block_tokens: int,
         block_bytes: int,
         limit_bytes: int,
+        strict: bool = False,
     ) -> DiskStore:
-        """Raises ConfigError for a folder that cannot be used, another layout, or a limit that
-        leaves no room; DiskStoreError for a damaged index.
+        """A damaged index is set aside, and one made from the blocks; strict: it is an error.
+
+        Raises ConfigError for a folder that cannot be used, or a limit that leaves no room;
+        DiskStoreError where the disk fails, or another process uses what is damaged.
         """
         private_folder(folder)
-        index = StoreIndex(folder)
+        digest = identity.digest(block_tokens, block_bytes)
+        label = Label(digest, identity.described(), block_tokens, block_bytes)
+        if strict:
+            open_sound(folder).close()
+        index, repaired = open_repaired(folder, int(limit_bytes * _SHARE_ASIDE), label)
+        if text := str(repaired):
+            _logger.warning("%s: %s", folder, text)
         try:
-            digest = identity.digest(block_tokens, block_bytes)
-            row = index.enrol(digest, identity.described(), block_tokens, block_bytes)
-            file = BlockFile(blocks_path(folder, row), block_bytes)
+            row = index.enrol(*label)
+            path = blocks_path(folder, row)
+            write_label(path, label)
+            file = BlockFile(path, block_tokens, block_bytes)
         except BaseException:
             index.close()
             raise
@@ -91,7 +110,7 @@ class DiskStore:
             store.close()
             raise ConfigError(
                 f"a disk cache of {limit_bytes / 1e9:.3g} GB has no room for a block of "
-                f"{block_bytes / 1e6:.3g} MB beside other models' {store.limit_bytes / 1e9:.3g} "
+                f"{block_bytes / 1e6:.3g} MB beside other models' {store.room.blocks / 1e9:.3g} "
                 f"GB: raise --disk-cache-gb, or delete those (`radixlm cache ls {folder}`)"
             )
         others = len(index.identities()) - 1
@@ -147,19 +166,23 @@ class DiskStore:
         *_, parent, key = keys
         first = len(keys) == 2
         if key in self._unreadable:
-            self._index.drop(self._identity, key)
+            self.drop(key)
             self._unreadable.discard(key)
         if self._index.row(self._identity, key) is not None:
             return True
         if not first and self._index.row(self._identity, parent) is None:
             return False
-        slot = self._index.take_slot(self._identity, self.limit_bytes)
+        tokens = block.tokens[-self.block_tokens :].tobytes()
+        namespace = block.namespace if first else b""
+        needed = ROW_BYTES + 2 * len(tokens) + len(namespace)
+        slot = self._index.take_slot(self._identity, self.room, needed)
         if slot is None:
             return False
         total = self._file.write(slot, key, block.parts)
-        tokens = block.tokens[-self.block_tokens :].tobytes()
-        namespace = block.namespace if first else b""
-        self._index.add(self._identity, key, Row(parent, namespace, tokens, slot, total))
+        row = Row(parent, namespace, tokens, slot, total)
+        number = self._index.add(self._identity, key, row)
+        record = Record(parent, namespace, tokens, total, number)
+        self._file.write_record(slot, packed(self._identity.digest, self.block_tokens, record))
         return True
 
     def get(self, path: StoredPath, into: Parts) -> bool:
@@ -221,24 +244,47 @@ class DiskStore:
         self.stats.damaged += 1
         try:
             with self._index.writing():
-                lost = self._index.drop(self._identity, key)
+                lost = self.drop(key)
             then = f"{lost} blocks are deleted, and computed again"
         except DiskStoreError as error:
             self._unreadable.add(key)
             then = f"it is computed again, and cannot be deleted: {error}"
         _logger.warning("a damaged block in %s, slot %s: %s", self._file.path, row.slot, then)
 
-    def sound(self, key: bytes, into: Parts) -> bool:
-        """Whether a block is as it was written, and a path leads to it. Changes nothing."""
+    def drop(self, key: bytes) -> int:
+        """Delete a block and all that go on from it; how many. Within the index's `writing`."""
+        slots = self._index.drop(self._identity, key)
+        there = self._file.slots()
+        for slot in slots:
+            if slot is not None and slot < there:
+                self._file.clear(slot)
+        return len(slots)
+
+    def sound(self, key: bytes, into: Parts, *, delete: bool = False) -> bool | None:
+        """Whether a block is as it was written, and a path leads to it; None where it is not stored
+        any more. delete: one that is not. What seems damaged is looked at once more while nobody
+        writes: another process may have given its slot away meanwhile.
+        """
+        if self._sound(key, into):
+            return True
+        with self._index.writing():
+            sound = self._sound(key, into)
+            if sound is False and delete:
+                self.drop(key)
+        return sound
+
+    def _sound(self, key: bytes, into: Parts) -> bool | None:
         row = self._index.row(self._identity, key)
-        whole = row is not None and self._index.path_of(self._identity, key) is not None
-        return row is not None and whole and self._sum(row, key, into) == row.sum
+        if row is None:
+            return None
+        whole = self._index.path_of(self._identity, key) is not None
+        return whole and self._sum(row, key, into) == row.sum
 
     def delete(self, paths: Sequence[StoredPath]) -> int:
         """Delete blocks and all that go on from them; how many."""
         with self._index.writing():
             keys = [keys_of(self._identity, *path)[-1] for path in paths]
-            return sum(self._index.drop(self._identity, key) for key in keys)
+            return sum(self.drop(key) for key in keys)
 
     def index(self) -> Iterator[StoredPath]:
         """The longest paths that are stored; every prefix of whole blocks is stored too. Blocks
@@ -315,7 +361,3 @@ class Reader:
             before = range(self._number)
             self._compared = all(self._store.find(self._path, self._keys, at) for at in before)
         return self._compared
-
-
-def blocks_path(folder: Path, identity: Identity) -> Path:
-    return folder / f"{identity.digest[:32]}.blocks"

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
-from radixlm.core.errors import ConfigError
-from radixlm.memory.disk_store import DiskStore, blocks_path
-from radixlm.memory.store_files import BlockFile, private_folder
+from radixlm.core.errors import ConfigError, DiskStoreError
+from radixlm.memory.disk_store import DiskStore
+from radixlm.memory.store_files import BlockFile
+from radixlm.memory.store_folder import private_folder
 from radixlm.memory.store_identity import Fact
-from radixlm.memory.store_index import FILE, Identity, StoreIndex
+from radixlm.memory.store_index import StoreIndex
+from radixlm.memory.store_labels import label_path
+from radixlm.memory.store_repair import Repaired, open_repaired, open_sound
+from radixlm.memory.store_rows import Identity, Lying, blocks_path
+from radixlm.memory.store_schema import FILE
 
-# Blocks that are deleted in one transaction.
-_AT_ONCE = 64
+# Of damaged indexes that `repair` sets aside, together.
+MOST_ASIDE_BYTES = 64 << 20
 
 
 class Contents(NamedTuple):
@@ -61,20 +69,22 @@ def verify(
         identities = index.identities()
         total, done = sum(index.count(each) for each in identities), 0
         for identity in identities:
-            blocks = damaged = 0
+            blocks = 0
             with _file(folder, identity) as file:
                 into = [memoryview(bytearray(identity.block_bytes))]
                 store = DiskStore(index, file, identity, 0)
+                bad = []
                 for key in index.keys(identity):
-                    blocks += 1
-                    if not store.sound(key, into):
-                        damaged += 1
-                        if delete:
-                            with index.writing():
-                                index.drop(identity, key)
+                    sound = store.sound(key, into)
+                    blocks += sound is not None
+                    bad += [key] if sound is False else []
                     done += 1
                     step(done, total)
-            found[identity.digest] = Verified(blocks, damaged)
+                if bad and delete:
+                    with index.sparing():
+                        for key in bad:
+                            store.sound(key, into, delete=True)
+            found[identity.digest] = Verified(blocks, len(bad))
     return found
 
 
@@ -94,10 +104,14 @@ def delete_identity(folder: Path, digest: str, *, others: bool = False) -> int:
             with _file(folder, identity) as file:
                 _require_alone(file)
                 freed += _size(file.path)
-                with index.writing():
+                # First, for a full disk has no room for the index's changes. Rows without bytes are
+                # deleted when the folder is next opened.
+                file.truncate(0)
+                with index.sparing(), index.writing():
                     index.forget(identity)
                 file.path.unlink(missing_ok=True)
-        index.shrink()
+                label_path(file.path).unlink(missing_ok=True)
+        _give_back(index)
     return freed
 
 
@@ -111,45 +125,73 @@ def shrink(folder: Path, most_bytes: int) -> int:
             with _file(folder, identity) as file:
                 _require_alone(file)
                 over = index.used_bytes() - most_bytes
-                count = index.count(identity)
-                spare = identity.slots - count
-                wanted = max(0, -(-over // file.slot_bytes) - spare)
-                deleted += _delete_oldest(index, identity, wanted)
                 if over > 0:
-                    _compact(index, file, identity)
-        index.shrink()
+                    deleted += _shorten(index, file, identity, -(-over // file.slot_bytes))
+        _give_back(index)
     return deleted
 
 
-def _delete_oldest(index: StoreIndex, identity: Identity, wanted: int) -> int:
-    """From the ends of paths; how many, all at most."""
-    deleted = 0
-    while deleted < wanted and (leaves := index.keys(identity, leaves=True)):
-        some = leaves[: min(_AT_ONCE, wanted - deleted)]
-        with index.writing():
-            deleted += sum(index.drop(identity, key) for key in some)
-    return deleted
+def repair(folder: Path) -> Repaired:
+    """Set a damaged index aside, and make one from the blocks. Raises ConfigError where there is no
+    disk cache, DiskStoreError where it is damaged and in use.
+    """
+    if not (os.path.lexists(folder / FILE) or any(folder.glob("*.blocks"))):
+        raise ConfigError(f"{folder} has no {FILE}, nor blocks: it is no disk cache")
+    private_folder(folder)
+    index, repaired = open_repaired(folder, MOST_ASIDE_BYTES)
+    index.close()
+    return repaired
 
 
-def _compact(index: StoreIndex, file: BlockFile, identity: Identity) -> None:
-    """Move blocks from the end of the file to free slots, and cut it."""
-    lying = {}
-    for key in index.keys(identity):
-        row = index.row(identity, key)
-        if row is not None and isinstance(row.slot, int):
-            lying[key] = row.slot
-    free = sorted(set(range(len(lying))) - set(lying.values()))
-    beyond = [(key, slot) for key, slot in lying.items() if slot >= len(lying)]
-    into = [memoryview(bytearray(identity.block_bytes))]
-    moved = []
-    for (key, slot), target in zip(beyond, free, strict=False):
-        file.read(slot, key, into)  # a damaged one stays so: its sum moves with it
-        file.write(target, key, into)
-        moved.append((key, target))
+def _shorten(index: StoreIndex, file: BlockFile, identity: Identity, slots: int) -> int:
+    """Make a file shorter by as many slots, or by all; how many blocks that deletes, the oldest
+    from the ends of paths. Blocks from its end move to where those were.
+
+    The file is cut before the index says so: on a full disk that makes the room to say so. Who is
+    killed between leaves rows whose blocks are found missing, or not to have their sums.
+    """
+    lying = index.lying(identity)
+    target = max(0, identity.slots - slots)
+    gone = _oldest(lying, len(lying) - target)
+    left = [each for each in lying if each.key not in gone]
+    free = sorted(set(range(target)) - {each.slot for each in left})
+    beyond = [each for each in left if each.slot >= target]
+    moves = list(zip(beyond, free, strict=False))
+    for each, to in moves:
+        file.move(each.slot, to)
     file.sync()
-    with index.writing():
-        index.compact(identity, moved)
-    file.truncate(len(lying))
+    file.truncate(target)
+    with index.sparing(), index.writing():
+        for key in gone:
+            index.drop(identity, key)
+        index.move(identity, [(each.key, to) for each, to in moves])
+        index.set_slots(identity, target, free[len(moves) :])
+    return len(gone)
+
+
+def _oldest(lying: list[Lying], count: int) -> set[bytes]:
+    """Keys of as many blocks, those that were stored first, but none before what goes on from it.
+    lying: by age.
+    """
+    below = Counter(each.parent for each in lying)
+    known = {each.key: each for each in lying}
+    leaves = [(each.born, each.key) for each in lying if not below[each.key]]
+    heapify(leaves)
+    gone = set[bytes]()
+    while leaves and len(gone) < count:
+        _, key = heappop(leaves)
+        gone.add(key)
+        parent = known[key].parent
+        below[parent] -= 1
+        if parent in known and not below[parent]:
+            heappush(leaves, (known[parent].born, parent))
+    return gone
+
+
+def _give_back(index: StoreIndex) -> None:
+    """Make the index's file shorter, where the disk has room to copy it."""
+    with suppress(DiskStoreError):
+        index.shrink()
 
 
 def _facts(text: str) -> dict[str, Fact]:
@@ -171,10 +213,10 @@ def _require_alone(file: BlockFile) -> None:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[StoreIndex]:
-    if not (folder / FILE).is_file():
+    if not os.path.lexists(folder / FILE):
         raise ConfigError(f"{folder} has no {FILE}: it is no disk cache")
     private_folder(folder)
-    index = StoreIndex(folder)
+    index = open_sound(folder)
     try:
         yield index
     finally:
@@ -183,7 +225,7 @@ def _opened(folder: Path) -> Iterator[StoreIndex]:
 
 @contextmanager
 def _file(folder: Path, identity: Identity) -> Iterator[BlockFile]:
-    file = BlockFile(blocks_path(folder, identity), identity.block_bytes)
+    file = BlockFile(blocks_path(folder, identity), identity.block_tokens, identity.block_bytes)
     try:
         yield file
     finally:

@@ -1,4 +1,4 @@
-"""The disk cache's folder, and the files in it that hold blocks, slot by slot."""
+"""The disk cache's files that hold blocks, slot by slot, each with a record of what it is."""
 
 from __future__ import annotations
 
@@ -7,75 +7,19 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import xxhash
 
-from radixlm.core.errors import ConfigError, DiskStoreError
+from radixlm.core.errors import DiskStoreError
+from radixlm.memory.block_records import record_bytes
 
 # Slots begin at pages, so that no write reads what is beside it.
 _PAGE = 4096
 # Bytes that are read and then summed while they are in the processor's cache.
 _PIECE = 1 << 18
 _MOST_PARTS = 512
-_MOUNTS = Path("/proc/self/mountinfo")
-# Locks and the order of writes are not to be relied on there.
-_NETWORK = frozenset(
-    {"9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4"}
-    | {"smb3", "smbfs", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs"}
-    | {"fuse.mount-s3", "fuse.rclone", "fuse.s3fs", "fuse.sshfs"}
-)
-
-
-def private_folder(folder: Path, mounts: Path = _MOUNTS) -> None:
-    """Make the folder, or check that nobody else can write into it.
-
-    Raises ConfigError for a file, a link, another user's, one that others may write or that we may
-    not, a network's.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except FileExistsError:
-        raise ConfigError(f"the disk cache {folder} is no folder; name another one") from None
-    except OSError as error:
-        raise ConfigError(f"the disk cache {folder} cannot be made: {error.strerror}") from None
-    if not stat.S_ISDIR(found.st_mode):
-        raise ConfigError(f"the disk cache {folder} is a link; name the folder itself")
-    if found.st_uid != os.geteuid():
-        raise ConfigError(f"the disk cache {folder} belongs to user {found.st_uid}, not to you")
-    if found.st_mode & 0o022:
-        raise ConfigError(f"others can write into the disk cache {folder}: chmod go-w {folder}")
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
-        raise ConfigError(
-            f"the disk cache {folder} may not be written: chmod u+rwx {folder}, or name a folder "
-            "on a file system that is not read-only"
-        )
-    kind = file_system(folder, mounts)
-    if kind in _NETWORK:
-        raise ConfigError(
-            f"the disk cache {folder} lies on a network file system ({kind}), where writes of "
-            "several machines can mix; name a folder on a local disk"
-        )
-
-
-def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
-    """Its kind, by the system's list of mounts; empty where there is none."""
-    try:
-        lines = mounts.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    path, kind, longest = folder.resolve(), "", -1
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        fields = before.split()
-        if len(fields) < 5 or not after:
-            continue
-        place = fields[4].encode().decode("unicode_escape")  # a space is \040
-        if path.is_relative_to(place) and len(place) >= longest:  # of two in one place the later
-            kind, longest = after.split()[0], len(place)
-    return kind
 
 
 class BlockFile:
@@ -83,10 +27,11 @@ class BlockFile:
     another's slot does not pass for it. All methods raise DiskStoreError.
     """
 
-    def __init__(self, path: Path, block_bytes: int) -> None:
+    def __init__(self, path: Path, block_tokens: int, block_bytes: int) -> None:
         self.path = path
         self.block_bytes = block_bytes
-        self.slot_bytes = slot_bytes(block_bytes)
+        self.slot_bytes = slot_bytes(block_tokens, block_bytes)
+        self._record_bytes = record_bytes(block_tokens)
         with _errors_of(path):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(path, flags, 0o600)
@@ -149,6 +94,56 @@ class BlockFile:
                 at += wanted
         return total.digest()
 
+    def write_record(self, slot: int, record: bytes) -> None:
+        """record: what `packed` of `block_records` gives."""
+        with _errors_of(self.path):
+            if os.pwrite(self._fd, record, self._record_at(slot)) != len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def read_record(self, slot: int) -> bytes:
+        """As many bytes of it as there are."""
+        with _errors_of(self.path):
+            return os.pread(self._fd, self._record_bytes, self._record_at(slot))
+
+    def clear(self, slot: int) -> None:
+        """Leave no record of a block that is deleted. Where the disk does not let us, an index that
+        is made anew has it once more: what is read of it is compared as ever.
+        """
+        with suppress(OSError):
+            os.pwrite(self._fd, bytes(self._record_bytes), self._record_at(slot))
+
+    def _record_at(self, slot: int) -> int:
+        return slot * self.slot_bytes + self.block_bytes
+
+    def move(self, slot: int, target: int) -> None:
+        """Copy a block with its record, whatever they are, to another slot."""
+        with _errors_of(self.path):
+            for at in range(0, self.block_bytes + self._record_bytes, _PIECE):
+                size = min(_PIECE, self.block_bytes + self._record_bytes - at)
+                piece = os.pread(self._fd, size, slot * self.slot_bytes + at)
+                os.pwrite(self._fd, piece.ljust(size, b"\0"), target * self.slot_bytes + at)
+
+    def used_slots(self) -> Iterator[int]:
+        """Slots that hold anything; what was never written, or is cut off, is skipped."""
+        at = 0
+        with _errors_of(self.path):
+            while True:
+                try:
+                    at = os.lseek(self._fd, at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:
+                        return
+                    raise
+                yield at // self.slot_bytes
+                at = (at // self.slot_bytes + 1) * self.slot_bytes
+
+    def slots(self) -> int:
+        """How many blocks the file is long enough for."""
+        with _errors_of(self.path):
+            size = os.fstat(self._fd).st_size
+        whole, rest = divmod(size, self.slot_bytes)
+        return whole + (rest >= self.block_bytes)
+
     def sync(self) -> None:
         with _errors_of(self.path):
             os.fdatasync(self._fd)
@@ -161,8 +156,9 @@ class BlockFile:
         os.close(self._fd)
 
 
-def slot_bytes(block_bytes: int) -> int:
-    return -(-block_bytes // _PAGE) * _PAGE
+def slot_bytes(block_tokens: int, block_bytes: int) -> int:
+    """Of a block with its record, in whole pages."""
+    return -(-(block_bytes + record_bytes(block_tokens)) // _PAGE) * _PAGE
 
 
 def _pieces(parts: Sequence[memoryview], nbytes: int) -> Iterator[tuple[list[memoryview], int]]:

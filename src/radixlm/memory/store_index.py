@@ -1,118 +1,109 @@
 """The disk cache's index: which block lies in which slot, in an SQLite file that several processes
 may use at once.
-
-A block's key is a digest of its parent's key and its own tokens; a first block's parent is a digest
-of the identity and the namespace. So a row that says what its key stands for is undamaged.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 import os
 import secrets
+import shutil
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from radixlm.core.errors import ConfigError, DiskStoreError
-from radixlm.core.keys import Key
+from radixlm.core.errors import DamagedStoreError, DiskStoreError
 from radixlm.core.moves import StoredPath
-from radixlm.memory.store_files import slot_bytes
-from radixlm.memory.store_identity import LAYOUT
+from radixlm.memory.store_folder import FolderLock
+from radixlm.memory.store_rows import Identity, Lying, Room, Row, identity_of, is_sound, root_key
+from radixlm.memory.store_schema import FILE, check_files, check_tables, is_empty, make_tables
 
-FILE = "index.sqlite"
-# Of the log of changes, rows that are kept for other processes.
-LOG_ROWS = 4096
-_KEY_BYTES = 32
-_APPLICATION = 0x52584C4D
+# Of the log of changes, what is kept for other processes.
+LOG_ROWS, LOG_BYTES = 4096, 8 << 20
+# The log says no longer namespaces: that such blocks are gone is found when they are read.
+_LOGGED_NAMESPACE = 512
+# Numbers that a slot may have; a damaged row may say anything.
+_SLOTS = range(2**31)
+# What a row needs for itself, in the table and for a while in the log.
+ROW_BYTES = 512
+# A disk with as much room, beside the index once more, is not full.
+SPARE_BYTES = 1 << 20
 # Another process writes 16 blocks meanwhile.
 WAIT_SECONDS = 30.0
-_SCHEMA = """
-CREATE TABLE identities (id INTEGER PRIMARY KEY, digest TEXT UNIQUE, facts TEXT,
-  block_tokens INTEGER, block_bytes INTEGER, slots INTEGER);
-CREATE TABLE blocks (identity INTEGER, key BLOB, parent BLOB, namespace BLOB, tokens BLOB,
-  slot INTEGER, sum BLOB, born INTEGER, PRIMARY KEY (identity, key)) WITHOUT ROWID;
-CREATE INDEX children ON blocks (identity, parent);
-CREATE TABLE free (identity INTEGER, slot INTEGER, PRIMARY KEY (identity, slot)) WITHOUT ROWID;
-CREATE TABLE log (number INTEGER PRIMARY KEY AUTOINCREMENT, writer BLOB, identity INTEGER,
-  key BLOB, parent BLOB, namespace BLOB, tokens BLOB);
-CREATE INDEX changes ON log (identity, key);
-"""
+# No query takes as long; the file may be made so that one has no end.
+QUERY_SECONDS = 300.0
+_INSTRUCTIONS = 1_000_000
+# What SQLite says of the disk, of rights and of other processes, not of what is in the file.
+_NO_DAMAGE = frozenset(
+    {sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM}
+    | {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
+    | {sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_AUTH}
+)
 _SUBTREE = """WITH RECURSIVE below (key) AS (VALUES (:key) UNION
   SELECT b.key FROM blocks b JOIN below ON b.parent = below.key WHERE b.identity = :identity)
 SELECT key, parent, namespace, tokens, slot FROM blocks
 WHERE identity = :identity AND key IN below"""
 
 
-class Identity(NamedTuple):
-    """A row of `identities`; slots: that its file has, used or not."""
-
-    id: int
-    digest: str
-    facts: str
-    block_tokens: int
-    block_bytes: int
-    slots: int
-
-
-class Row(NamedTuple):
-    """Where a block lies, and what it has to say."""
-
-    parent: bytes
-    namespace: bytes
-    tokens: bytes
-    slot: int
-    sum: bytes
-
-
 class StoreIndex:
     """The file of a folder. One thread at a time. All methods raise DiskStoreError."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises ConfigError for a file of another layout, or that is not ours."""
+    def __init__(self, folder: Path, lock: FolderLock | None = None) -> None:
+        """lock: the folder's, which is its own from now on. Raises DamagedStoreError where the file
+        is not an index, and as `FolderLock`.
+        """
         self.path = folder / FILE
         self.writer = secrets.token_bytes(8)
-        with self._errors():
-            if not self.path.exists():  # SQLite gives its journal the same mode
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._base = sqlite3.connect(
-                self.path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
-            )
-        try:
+        self._deadline = math.inf
+        with ExitStack() as opened:
+            if lock is None:
+                lock = FolderLock(folder)
+                opened.callback(lock.close)
+            self._lock = lock
+            with self._errors():
+                self._base = self._connected()
+            opened.callback(self._base.close)
             with self._errors():
                 self._prepare()
-                self._version = self._number("PRAGMA data_version")
-                self._seen = self._number("SELECT coalesce(max(number), 0) FROM log")
-        except BaseException:
-            self._base.close()
-            raise
+            self._version = self._number("PRAGMA data_version")
+            self._seen = self._number("SELECT coalesce(max(number), 0) FROM log")
+            self.identities()
+            opened.pop_all()
+
+    def _connected(self) -> sqlite3.Connection:
+        if os.path.lexists(self.path):
+            check_files(self.path)
+        else:  # SQLite gives its journal the same mode
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        base = sqlite3.connect(
+            self.path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        base.set_progress_handler(lambda: time.monotonic() > self._deadline, _INSTRUCTIONS)
+        return base
 
     def _prepare(self) -> None:
         for pragma in ("mmap_size=0", "synchronous=FULL", "cell_size_check=ON", "trusted_schema=0"):
             self._base.execute(f"PRAGMA {pragma}").fetchall()
         self._base.execute("PRAGMA journal_mode=TRUNCATE").fetchall()
         with self._transaction():
-            if not self._number("SELECT count(*) FROM sqlite_schema"):
-                for statement in _SCHEMA.split(";"):
-                    self._base.execute(statement)
-                self._base.execute(f"PRAGMA application_id={_APPLICATION}")
-                self._base.execute(f"PRAGMA user_version={LAYOUT}")
-        if self._number("PRAGMA application_id") != _APPLICATION:
-            raise ConfigError(f"{self.path} is no index of a disk cache; name another folder")
-        layout = self._number("PRAGMA user_version")
-        if layout != LAYOUT:
-            raise ConfigError(
-                f"{self.path} has layout {layout}, and this version reads layout {LAYOUT}: "
-                "name another folder"
-            )
-        if self._base.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-            raise sqlite3.DatabaseError("its pages contradict each other")
+            if is_empty(self._base):
+                make_tables(self._base)
+        check_tables(self._base, self.path)
+        [found] = self._base.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise DamagedStoreError(f"{self.path}: {found:.200}")
 
     def close(self) -> None:
+        self.leave()
+        self._lock.close()
+
+    def leave(self) -> None:
+        """Close all but the folder's lock."""
         self._base.close()
 
     @contextmanager
@@ -125,24 +116,30 @@ class StoreIndex:
         rows = self._all(
             "SELECT id, digest, facts, block_tokens, block_bytes, slots FROM identities ORDER BY id"
         )
-        return [_identity(row, self.path) for row in rows]
+        return [identity_of(row, self.path) for row in rows]
 
     def enrol(self, digest: str, facts: str, block_tokens: int, block_bytes: int) -> Identity:
         """The identity of this digest, new or known."""
-        with self.writing():
-            self._base.execute(
-                "INSERT INTO identities (digest, facts, block_tokens, block_bytes, slots) "
-                "VALUES (?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
-                (digest, facts, block_tokens, block_bytes),
-            )
+        self._all(
+            "INSERT INTO identities (digest, facts, block_tokens, block_bytes, slots) "
+            "VALUES (?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
+            digest,
+            facts,
+            block_tokens,
+            block_bytes,
+        )
         found = next(each for each in self.identities() if each.digest == digest)
         if (found.block_tokens, found.block_bytes) != (block_tokens, block_bytes):
-            raise DiskStoreError(f"{self.path} is damaged: {digest} has blocks of another size")
+            raise DamagedStoreError(f"{self.path} is damaged: {digest} has blocks of another size")
         return found
 
     def used_bytes(self) -> int:
         """Of all files of blocks."""
-        return sum(each.slots * slot_bytes(each.block_bytes) for each in self.identities())
+        return sum(each.slots * each.slot_bytes for each in self.identities())
+
+    def own_bytes(self) -> int:
+        """Of the index's file."""
+        return self._number("PRAGMA page_count") * self._number("PRAGMA page_size")
 
     def count(self, identity: Identity) -> int:
         return self._number("SELECT count(*) FROM blocks WHERE identity = ?", identity.id)
@@ -164,42 +161,79 @@ class StoreIndex:
         )
         return [key for (key,) in rows if isinstance(key, bytes)]
 
-    def add(self, identity: Identity, key: bytes, row: Row) -> None:
-        """Within `writing`."""
-        number = self._log(identity, key, row.parent, row.namespace, row.tokens)
-        self._base.execute(
-            "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (identity.id, key, *row, number),
+    def lying(self, identity: Identity) -> list[Lying]:
+        """Where all blocks are, those that were stored first first."""
+        rows = self._all(
+            "SELECT key, parent, slot, born FROM blocks WHERE identity = ? ORDER BY born",
+            identity.id,
         )
-        self._base.execute("DELETE FROM log WHERE number <= ?", (number - LOG_ROWS,))
+        return [Lying(*row) for row in rows if row[2] in _SLOTS]
 
-    def take_slot(self, identity: Identity, most_bytes: int) -> int | None:
-        """A free one, or one at the file's end; None where that would make all files longer than
-        most_bytes. Within `writing`.
+    def add(self, identity: Identity, key: bytes, row: Row) -> int:
+        """Returns a number that is higher than those of the blocks before. Within `writing`."""
+        number = self._log(identity, key)
+        self._insert(identity, key, row, number)
+        return number
+
+    def restore(self, identity: Identity, blocks: Iterable[tuple[bytes, Row, int]]) -> None:
+        """Add blocks with their numbers, which later ones exceed. Within `writing`."""
+        last = 0
+        for key, row, number in blocks:
+            self._insert(identity, key, row, number)
+            last = max(last, number)
+        if last > self._number("SELECT coalesce(max(number), 0) FROM log"):
+            self._base.execute(
+                "INSERT INTO log (number, writer, identity, key) VALUES (?, ?, ?, ?)",
+                (last, self.writer, identity.id, b""),
+            )
+            self._seen = last
+
+    def _insert(self, identity: Identity, key: bytes, row: Row, number: int) -> None:
+        sql = "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        self._base.execute(sql, (identity.id, key, *row, number))
+
+    def set_slots(self, identity: Identity, slots: int, free: Iterable[int]) -> None:
+        """How many slots the file has, and which of them hold nothing. Within `writing`."""
+        self._base.execute("DELETE FROM free WHERE identity = ?", (identity.id,))
+        pairs = ((identity.id, slot) for slot in free)
+        self._base.executemany("INSERT INTO free VALUES (?, ?)", pairs)
+        self._base.execute("UPDATE identities SET slots = ? WHERE id = ?", (slots, identity.id))
+
+    def take_slot(self, identity: Identity, room: Room, row_bytes: int) -> int | None:
+        """A free one, or one at the file's end; None where there is no room for a block, or for a
+        row of this size. Within `writing`.
         """
-        free = self._all("SELECT slot FROM free WHERE identity = ? LIMIT 1", identity.id)
-        for (slot,) in free:
+        used, own, size = self.used_bytes(), self.own_bytes(), identity.slot_bytes
+        spare = self._number("PRAGMA freelist_count") * self._number("PRAGMA page_size")
+        growth = max(0, row_bytes - spare)
+        if growth and used + own + growth > room.together:
+            return None
+        for (slot,) in self._all("SELECT slot FROM free WHERE identity = ? LIMIT 1", identity.id):
             self._base.execute(
                 "DELETE FROM free WHERE identity = ? AND slot = ?", (identity.id, slot)
             )
-            if isinstance(slot, int) and 0 <= slot * slot_bytes(identity.block_bytes) < most_bytes:
-                return slot
-        if self.used_bytes() + slot_bytes(identity.block_bytes) > most_bytes:
+            if slot in _SLOTS and slot * size < room.blocks:
+                return int(slot)
+        if used + size > room.blocks or used + size + own + growth > room.together:
             return None
         sql = "UPDATE identities SET slots = slots + 1 WHERE id = ? RETURNING slots - 1"
         return self._number(sql, identity.id)
 
-    def drop(self, identity: Identity, key: bytes) -> int:
-        """Delete a block and all that go on from it; how many. Within `writing`."""
+    def drop(self, identity: Identity, key: bytes) -> list[int | None]:
+        """Delete a block and all that go on from it; in which slots they lay, None where a damaged
+        row does not say. Within `writing`.
+        """
         rows = self._base.execute(_SUBTREE, {"identity": identity.id, "key": key}).fetchall()
         for below, parent, namespace, tokens, slot in rows:
             self._base.execute(
                 "DELETE FROM blocks WHERE identity = ? AND key = ?", (identity.id, below)
             )
-            if isinstance(slot, int):
+            if slot in _SLOTS:
                 self._base.execute("INSERT OR IGNORE INTO free VALUES (?, ?)", (identity.id, slot))
-            self._log(identity, below, parent, namespace, tokens)
-        return len(rows)
+            short = isinstance(namespace, bytes) and len(namespace) <= _LOGGED_NAMESPACE
+            said = namespace if short else b""
+            self._log(identity, below, parent, said, tokens)
+        return [slot if slot in _SLOTS else None for *_, slot in rows]
 
     def forget(self, identity: Identity) -> None:
         """Delete an identity with all its blocks. Within `writing`."""
@@ -207,15 +241,30 @@ class StoreIndex:
             self._base.execute(f"DELETE FROM {table} WHERE identity = ?", (identity.id,))  # noqa: S608
         self._base.execute("DELETE FROM identities WHERE id = ?", (identity.id,))
 
-    def compact(self, identity: Identity, slots: Sequence[tuple[bytes, int]]) -> None:
-        """These blocks lie in other slots now, and the file has no free one. Within `writing`."""
+    def move(self, identity: Identity, slots: Sequence[tuple[bytes, int]]) -> None:
+        """These blocks lie in other slots now. Within `writing`."""
         self._base.executemany(
             "UPDATE blocks SET slot = ? WHERE identity = ? AND key = ?",
             [(slot, identity.id, key) for key, slot in slots],
         )
-        count = self.count(identity)
-        self._base.execute("DELETE FROM free WHERE identity = ?", (identity.id,))
-        self._base.execute("UPDATE identities SET slots = ? WHERE id = ?", (count, identity.id))
+
+    @contextmanager
+    def sparing(self) -> Iterator[None]:
+        """Inside, changes need no room on the disk where it has none and no other process uses the
+        folder: who is killed then leaves a damaged index, which is repaired.
+        """
+        with self._errors():
+            free = shutil.disk_usage(self.path.parent).free
+        if free > self.own_bytes() + SPARE_BYTES or not self._lock.alone():
+            yield
+            return
+        self._all("PRAGMA journal_mode=MEMORY")
+        try:
+            self._all("DELETE FROM log")  # no other process reads it, and it makes room
+            yield
+        finally:
+            self._all("PRAGMA journal_mode=TRUNCATE")
+            self._lock.share()
 
     def shrink(self) -> None:
         """Give what is free in the index's file back."""
@@ -227,7 +276,7 @@ class StoreIndex:
         where = "WHERE identity = ?1 AND key = ?2"
         sql = f"SELECT parent, namespace, tokens FROM blocks {where}"  # noqa: S608
         if logged:
-            sql += f" UNION SELECT parent, namespace, tokens FROM log {where}"  # noqa: S608
+            sql += f" UNION SELECT parent, namespace, tokens FROM log {where} AND tokens NOT NULL"  # noqa: S608
         parts: list[bytes] = []
         root = b""
         while rows := self._all(sql, identity.id, key):
@@ -263,9 +312,22 @@ class StoreIndex:
         )
         return [key for (key,) in rows if isinstance(key, bytes)]
 
-    def _log(self, identity: Identity, key: bytes, *row: object) -> int:
+    def _log(
+        self,
+        identity: Identity,
+        key: bytes,
+        parent: object = None,
+        namespace: object = None,
+        tokens: object = None,
+    ) -> int:
+        """Others look up what is stored; what is not has to be said."""
         sql = "INSERT INTO log VALUES (NULL, ?, ?, ?, ?, ?, ?) RETURNING number"
-        return self._number(sql, self.writer, identity.id, key, *row)
+        row = (self.writer, identity.id, key, parent, namespace, tokens)
+        number = self._number(sql, *row)
+        widest = 4 * identity.block_tokens + _LOGGED_NAMESPACE + ROW_BYTES
+        rows = max(1, min(LOG_ROWS, LOG_BYTES // widest))
+        self._base.execute("DELETE FROM log WHERE number <= ?", (number - rows,))
+        return number
 
     def _all(self, sql: str, *values: object) -> list[Any]:
         with self._errors(), closing(self._base.execute(sql, values)) as cursor:
@@ -274,7 +336,7 @@ class StoreIndex:
     def _number(self, sql: str, *values: object) -> int:
         value = self._all(sql, *values)[0][0]
         if not isinstance(value, int):
-            raise DiskStoreError(f"{self.path} is damaged: {value!r:.80} is no number")
+            raise DamagedStoreError(f"{self.path} is damaged: {value!r:.80} is no number")
         return value
 
     @contextmanager
@@ -290,59 +352,15 @@ class StoreIndex:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        self._deadline = time.monotonic() + QUERY_SECONDS
         try:
             yield
         except (sqlite3.Error, OSError, OverflowError) as error:
-            broken = isinstance(error, sqlite3.DatabaseError)
-            advice = broken and not isinstance(error, sqlite3.OperationalError)
-            text = f" (it is damaged: delete the folder {self.path.parent})" if advice else ""
-            raise DiskStoreError(f"the disk cache's {self.path}: {error}{text}") from None
-
-
-def root_key(identity: Identity, namespace: bytes) -> bytes:
-    """What stands before a namespace's first blocks."""
-    whole = bytes.fromhex(identity.digest) + namespace
-    return hashlib.blake2b(whole, digest_size=_KEY_BYTES).digest()
-
-
-def keys_of(identity: Identity, namespace: bytes, tokens: Key) -> list[bytes]:
-    """What stands before the first block, then the key of each whole block."""
-    keys, size = [root_key(identity, namespace)], 4 * identity.block_tokens
-    view = np.ascontiguousarray(tokens, dtype=np.int32).data.cast("B")
-    for start in range(0, view.nbytes - size + 1, size):
-        keys.append(key_after(keys[-1], view[start : start + size]))
-    return keys
-
-
-def is_sound(
-    identity: Identity, key: bytes, parent: object, namespace: object, tokens: object
-) -> bool:
-    """Whether a row is as it was written, so that its key is the digest of what it says."""
-    return (
-        isinstance(parent, bytes)
-        and isinstance(namespace, bytes)
-        and isinstance(tokens, bytes)
-        and len(tokens) == 4 * identity.block_tokens
-        and key == key_after(parent, tokens)
-    )
-
-
-def key_after(parent: bytes, tokens: bytes | memoryview) -> bytes:
-    total = hashlib.blake2b(parent, digest_size=_KEY_BYTES)
-    total.update(tokens)
-    return total.digest()
-
-
-def _identity(row: Any, path: Path) -> Identity:
-    found = Identity(*row)
-    numbers = (found.id, found.block_tokens, found.block_bytes, found.slots)
-    if not (
-        all(isinstance(each, int) and 0 <= each < 2**48 for each in numbers)
-        and isinstance(found.digest, str)
-        and isinstance(found.facts, str)
-        and len(found.digest) == 2 * _KEY_BYTES
-        and set(found.digest) <= set("0123456789abcdef")
-        and min(found.block_tokens, found.block_bytes) > 0
-    ):
-        raise DiskStoreError(f"{path} is damaged: an identity is {row!r:.200}")
-    return found
+            text = f"the disk cache's {self.path}: {error}"
+            if not isinstance(error, sqlite3.DatabaseError):
+                raise DiskStoreError(text) from None
+            # An error of Python's own, as of text that is no text, has no code.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+            if code & 0xFF in _NO_DAMAGE:
+                raise DiskStoreError(text) from None
+            raise DamagedStoreError(f"{text} (it is damaged)") from None

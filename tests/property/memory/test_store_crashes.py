@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from radixlm.core.keys import Key, as_key
 from radixlm.core.moves import StoredPath
-from radixlm.memory.disk_store import DiskStore, blocks_path
+from radixlm.memory.disk_store import DiskStore
 from radixlm.memory.store_files import BlockFile
 from radixlm.memory.store_index import StoreIndex
+from radixlm.memory.store_rows import blocks_path
 from tests.store_support import BYTES, IDENTITY, TOKENS, blocks_of, found, leaves, open_store
 
 # Short paths that share beginnings: each block is one of two.
@@ -36,7 +37,7 @@ class DyingFile(BlockFile):
     """
 
     def __init__(self, path: Path, remains: Path) -> None:
-        super().__init__(path, BYTES)
+        super().__init__(path, TOKENS, BYTES)
         self.left = -1
         self.synced = path.read_bytes()
         self.remains = remains

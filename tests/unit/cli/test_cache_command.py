@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,8 @@ from click.testing import CliRunner
 
 from radixlm.cli.cache_command import command
 from radixlm.core.errors import ConfigError
+from radixlm.core.moves import StoredPath
+from radixlm.memory.store_care import verify
 from radixlm.memory.store_identity import StoreIdentity
 from tests.store_support import blocks_of, found, open_store, path
 
@@ -76,6 +80,74 @@ def test_prune_shrinks_the_files(folder: Path) -> None:
     left = found(open_store(folder), path(6)) + found(open_store(folder, OTHER), path(3))
     assert left == 5
     assert run("verify", folder)[1] == 0
+
+
+@pytest.mark.parametrize("command", ["verify", "prune"])
+def test_what_a_server_writes_meanwhile_is_not_damaged(command: str, folder: Path) -> None:
+    """It gives slots to other blocks while they are read."""
+    server, done = open_store(folder), []
+
+    def step(_done: int, _total: int) -> None:
+        if not done:
+            server.delete([StoredPath(b"", path(1))])
+            assert server.put(blocks_of(path(4, first=900))) == 4
+            done.append(True)
+
+    found_now = verify(folder, step, delete=command == "prune")
+    assert [each.damaged for each in found_now.values()] == [0, 0]
+    assert found(server, path(4, first=900)) == 4
+
+
+@pytest.mark.parametrize("options", [["--to-gb", "0.0006"], ["--damaged"], ["--identity"]])
+def test_prune_works_on_a_full_disk(options: list[str], tmp_path: Path) -> None:
+    """A file system of its own, in which not a page is left."""
+    body = """
+import os, subprocess, sys
+from pathlib import Path
+folder, *options = sys.argv[1:]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
+from tests.unit.cli.test_cache_command import damage, run
+from tests.store_support import blocks_of, found, open_store, path
+store = open_store(Path(folder) / "kv")
+assert store.put(blocks_of(path(90))) == 90
+store.close()
+damage(Path(folder) / "kv", 80)
+with open(Path(folder) / "rest", "wb", buffering=0) as rest:
+    try:
+        while True:
+            rest.write(bytes(4096))
+    except OSError:
+        pass
+assert os.statvfs(folder).f_bavail == 0
+if options == ["--identity"]:
+    options += [next((Path(folder) / "kv").glob("*.blocks")).stem]
+text, code = run("prune", Path(folder) / "kv", *options)
+assert code == 0, text
+store = open_store(Path(folder) / "kv")
+print(text, "left", len(store), found(store, path(90)))
+"""
+    unshare = ("unshare", "--user", "--map-root-user", "--mount")
+    probe = [*unshare, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:  # noqa: S603
+        pytest.skip("no file system may be mounted here")
+    command = [*unshare, sys.executable, "-c", body, str(tmp_path), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    left = {"--to-gb": "left 73 73", "--damaged": "left 80 80", "--identity": "left 0 0"}
+    assert left[options[0]] in done.stdout
+
+
+@pytest.mark.parametrize("name", ["ls", "verify", "prune"])
+def test_a_damaged_index_is_repaired_by_a_command(name: str, folder: Path) -> None:
+    (folder / "index.sqlite").write_bytes(bytes(5_000))
+    options = ["--damaged"] if name == "prune" else []
+    result = CliRunner().invoke(command, [name, str(folder), *options])
+    assert f"`radixlm cache repair {folder}`" in str(result.exception)
+    text = run("repair", folder)[0]
+    assert "the index was damaged" in text
+    assert "9 blocks were found in their files" in text
+    assert run("verify", folder)[1] == 0
+    assert run("repair", folder)[0] == "The index is sound, and so are its files' sizes.\n"
 
 
 def test_prune_leaves_a_server_its_files(folder: Path) -> None:

@@ -1,0 +1,55 @@
+"""What stands behind each block in its slot, so that an index can be made from the blocks alone."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import NamedTuple
+
+_MAGIC = b"RXLMblk2"
+# Magic, when it was stored, the namespace's length, the parent's key, the block's sum.
+_HEAD = struct.Struct("<8sqI32s16s")
+# A longer one has no room in a record: its blocks are in the index only.
+NAMESPACE_BYTES = 1024
+_CHECK_BYTES = 16
+
+
+class Record(NamedTuple):
+    """What the index says of a block, but its slot. born: the higher, the later it was stored."""
+
+    parent: bytes
+    namespace: bytes
+    tokens: bytes
+    sum: bytes
+    born: int
+
+
+def record_bytes(block_tokens: int) -> int:
+    return _HEAD.size + NAMESPACE_BYTES + 4 * block_tokens + _CHECK_BYTES
+
+
+def packed(digest: str, block_tokens: int, record: Record) -> bytes:
+    """As it is written behind a block; zeros, which are no record, for one that has no room there.
+
+    digest: of the identity, without which it is not read back.
+    """
+    size = len(record.namespace)
+    if size > NAMESPACE_BYTES:
+        return bytes(record_bytes(block_tokens))
+    head = _HEAD.pack(_MAGIC, record.born, size, record.parent, record.sum)
+    body = head + record.namespace.ljust(NAMESPACE_BYTES, b"\0") + record.tokens
+    return body + _check(digest, body)
+
+
+def unpacked(digest: str, content: bytes) -> Record | None:
+    """None for all that `packed` did not give."""
+    body, check = content[:-_CHECK_BYTES], content[-_CHECK_BYTES:]
+    if not body.startswith(_MAGIC) or check != _check(digest, body):
+        return None
+    _, born, size, parent, total = _HEAD.unpack_from(body)
+    at = _HEAD.size
+    return Record(parent, body[at : at + size], body[at + NAMESPACE_BYTES :], total, born)
+
+
+def _check(digest: str, body: bytes) -> bytes:
+    return hashlib.blake2b(bytes.fromhex(digest) + body, digest_size=_CHECK_BYTES).digest()

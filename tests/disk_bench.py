@@ -39,13 +39,15 @@ Kept = npt.NDArray[np.uint64]
 
 class FakeDisk:
     """A Mover that moves a block when it is asked to, between a FakeRunner and `blocks`: each by
-    its namespace and all tokens up to its end. broken: jobs end with this error.
+    its namespace and all tokens up to its end. broken: jobs end with this error. most: blocks that
+    there is room for.
     """
 
     def __init__(self, runner: FakeRunner, blocks: dict[tuple[bytes, bytes], Kept]) -> None:
         self.blocks = blocks
         self.jobs: deque[tuple[Read | Write, int]] = deque()
         self.broken = ""
+        self.most = 4_096
         self._runner = runner
         self._cancelled: set[int] = set()
 
@@ -97,7 +99,7 @@ class FakeDisk:
             self._runner.unpack(self.blocks[key], slots)
             return True
         before = (job.namespace, job.tokens[:at].tobytes())
-        if at and before not in self.blocks:
+        if (at and before not in self.blocks) or len(self.blocks) >= self.most:
             return False
         self.blocks[key] = self._runner.pack(slots)
         return True

@@ -185,6 +185,11 @@ class StoredTier:
         dropped, self._parts.dropped = self._parts.dropped, []
         return dropped
 
+    def make_room(self, n_tokens: int) -> None:
+        """Drop as much of what is least valuable: the place has less room than was thought."""
+        usage = self.usage()
+        self._make_room(usage.free + min(n_tokens, usage.evictable))
+
     def clear(self) -> None:
         """Drop all that no lock holds."""
         self._make_room(self.usage().free + self.usage().evictable)

@@ -174,10 +174,11 @@ class Saving:
         self._end(saved)
 
     def _refused(self, blocks: Blocks, upto: int) -> None:
-        """The block at `upto` can not be stored: there is no room, or the one before it is not
-        there any more. That one is forgotten, which helps in either case.
+        """The block at `upto` can not be stored: there is no room, since others or the index take
+        it, or the one before it is not there any more. Others make room, and that one is forgotten.
         """
         self._write_again = self._clock.now() + PAUSE
+        self._tier.make_room(blocks.tokens.size - upto)
         if upto:
             self._tier.gone(blocks.tokens, blocks.namespace, upto - self._tier.block_tokens)
 

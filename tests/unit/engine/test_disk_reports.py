@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from radixlm.core.keys import as_key
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.moves import Damaged
 from radixlm.core.request import RequestOutput
+from radixlm.engine.saving import PAUSE
 from radixlm.scheduler.restoring import MOST_AT_ONCE
 from tests.disk_bench import BLOCK, DiskBench
 from tests.engines import make_request
@@ -85,6 +87,19 @@ def test_a_disk_that_fails_turns_writing_off() -> None:
     bench.settle()
     stats = bench.core.stats()
     assert (stats.disk_failed_writes, stats.disk_writing_off, stats.disk_tokens) == (1, 1, 0)
+
+
+def test_a_disk_with_less_room_than_was_thought_takes_what_comes_later() -> None:
+    bench = DiskBench()
+    bench.disk.most = ON_DISK // BLOCK
+    for prompt in (PROMPT, PROMPT[::-1]):
+        for _ in range(2):
+            bench.core.add(make_request("one", prompt, 1))
+            bench.run()
+            bench.settle()
+            bench.time.advance(PAUSE)
+    first = as_key(PROMPT[::-1][:BLOCK]).tobytes()
+    assert any(tokens == first for _, tokens in bench.disk.blocks)
 
 
 def because(bench: DiskBench) -> str:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Slots
 from radixlm.memory.pools import KVPool
 
@@ -25,10 +26,15 @@ _MOST_RUNS = 4
 class PoolBlocks:
     """Blocks of `block_tokens` tokens in a pool. One thread at a time.
 
-    nbytes: of a block.
+    nbytes: of a block. Raises ConfigError for one that the pool does not hold.
     """
 
     def __init__(self, pool: KVPool, block_tokens: int) -> None:
+        if block_tokens > pool.capacity:
+            raise ConfigError(
+                f"--disk-block-tokens {block_tokens} is more than the {pool.capacity} tokens of "
+                "the pool, from which a block is written as a whole: give less, or more --kv-tokens"
+            )
         self.block_tokens = block_tokens
         self._device = pool.device
         self._rows = [
@@ -43,7 +49,13 @@ class PoolBlocks:
         on_gpu = self._device.type == "cuda"
         # Copies pass what is computed. Never run on a GPU.
         self._stream = torch.cuda.Stream(self._device) if on_gpu else None
-        [self._staged] = self.rows(1)
+        try:
+            [self._staged] = self.rows(1)
+        except (MemoryError, RuntimeError) as error:
+            raise ConfigError(
+                f"no memory for a block of {self.nbytes} bytes (--disk-block-tokens "
+                f"{block_tokens}): {error}"
+            ) from None
 
     def rows(self, count: int) -> Tensor:
         """(count, nbytes) uint8 on the host, a row for a block: pinned where the pool is on a GPU,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from radixlm.core.errors import ConfigError
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
 from tests.pretend_gpu import PretendGpu
@@ -110,3 +111,9 @@ def test_latents_are_stored_once(slots: list[int]) -> None:
     landing.land(np.array(slots, dtype=np.int32))
     for ours, theirs in zip(pool.keys, other.values, strict=True):
         assert torch.equal(ours[slots], theirs[slots])
+
+
+@pytest.mark.parametrize("tokens", [13, 10**8, 10**30])
+def test_a_block_that_the_pool_does_not_hold_is_refused(tokens: int) -> None:
+    with pytest.raises(ConfigError, match=f"--disk-block-tokens {tokens} is more than the 12 "):
+        PoolBlocks(filled(torch.float32, False), tokens)

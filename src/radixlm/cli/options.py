@@ -18,7 +18,7 @@ import yaml
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.files import read_table
-from radixlm.core.flags import flags_of, option_name
+from radixlm.core.flags import at_home, flags_of, option_name
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.text.model_folder import DEMO_NAME
@@ -199,7 +199,7 @@ def read_flags(file: str, command: click.Command) -> dict[str, Any]:
     """
     where = f"--config {file!r}"
     try:
-        content = yaml.safe_load(Path(file).read_bytes())
+        content = yaml.safe_load(Path(at_home(file, "--config")).read_bytes())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {where}: {error}") from None
     if content is not None and not isinstance(content, dict):

@@ -6,7 +6,16 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.flags import Rule, check_flags, flag, integer, number, one_of, option_name
+from radixlm.core.flags import (
+    Rule,
+    check_flags,
+    expand_homes,
+    flag,
+    integer,
+    number,
+    one_of,
+    option_name,
+)
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "int4"]
@@ -35,11 +44,14 @@ class EngineConfig:
         None,
         "Local folder in Hugging Face format, or a GGUF file. Default: the embedded demo model.",
         heading="Model",
+        path=True,
     )
     tokenizer: str | None = flag(
-        None, "Folder or GGUF file of the tokenizer, if not the model's own."
+        None, "Folder or GGUF file of the tokenizer, if not the model's own.", path=True
     )
-    chat_template: str | None = flag(None, "Jinja file that replaces the model's chat template.")
+    chat_template: str | None = flag(
+        None, "Jinja file that replaces the model's chat template.", path=True
+    )
     dtype: DtypeName = flag(
         "auto",
         "Type of weights and, by default, KV; auto is the checkpoint's own, or bfloat16 for "
@@ -57,6 +69,7 @@ class EngineConfig:
         "LoRA adapter in PEFT's format that requests may name, as NAME=FOLDER, or a folder whose "
         "name it takes; may be given several times.",
         Rule("is NAME=FOLDER, or a folder", lambda value: isinstance(value, str) and value != ""),
+        path=True,
     )
     device: str = flag("auto", "cpu, cuda, cuda:1, ...; auto takes a GPU when there is one.")
     threads: int | None = flag(
@@ -124,6 +137,7 @@ class EngineConfig:
         "Folder for keys and values on a local disk: what is cached there outlives memory and this "
         "process. See docs/security.md for what lies in it.",
         Rule("names a folder", lambda value: isinstance(value, str) and value != ""),
+        path=True,
     )
     disk_cache_gb: float = flag(
         16.0, "Most gigabytes (10^9 bytes) of all files in --disk-cache.", number(0.001, 1e6)
@@ -189,6 +203,7 @@ class EngineConfig:
     )
 
     def __post_init__(self) -> None:
+        expand_homes(self)
         check_flags(self)
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")

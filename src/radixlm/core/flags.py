@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +24,8 @@ class Rule(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Flag:
     """heading: where a heading of the help begins, its text. secret: never shown in errors. also:
-    another name that users know.
+    another name that users know. path: it names a file or a folder, of a tuple each, perhaps as
+    NAME=PATH.
     """
 
     help: str
@@ -31,6 +33,7 @@ class Flag:
     heading: str | None
     secret: bool
     also: str = ""
+    path: bool = False
 
 
 def flag(
@@ -41,12 +44,13 @@ def flag(
     heading: str | None = None,
     secret: bool = False,
     also: str = "",
+    path: bool = False,
 ) -> Any:
     """A config's field. rule: of each value where it is a tuple; a default of None is allowed."""
     return field(
         default=default,
         repr=not secret,
-        metadata={"flag": Flag(text, rule, heading, secret, also)},
+        metadata={"flag": Flag(text, rule, heading, secret, also, path)},
     )
 
 
@@ -58,6 +62,39 @@ def flags_of(config: Any) -> Iterator[tuple[Field[Any], Flag]]:
 def option_name(name: str) -> str:
     """`--kv-tokens` of `kv_tokens`."""
     return "--" + name.replace("_", "-")
+
+
+def expand_homes(config: Any) -> None:
+    """Replace a ~ that a path begins with by a user's home, as shells do on the command line only.
+    Raises ConfigError where there is no such user.
+    """
+    for item, declared in flags_of(config):
+        value, name = getattr(config, item.name), option_name(item.name)
+        if declared.path and isinstance(value, str):
+            object.__setattr__(config, item.name, at_home(value, name))
+        elif declared.path and isinstance(value, tuple):
+            expanded = tuple(_named_at_home(each, name) for each in value)
+            object.__setattr__(config, item.name, expanded)
+
+
+def _named_at_home(text: object, name: str) -> object:
+    """The same of NAME=PATH, or a path alone; what is no text is left to its rule."""
+    if not isinstance(text, str):
+        return text
+    before, equals, path = text.partition("=")
+    return f"{before}={at_home(path, name)}" if equals else at_home(text, name)
+
+
+def at_home(path: str, name: str) -> str:
+    """A path with a user's home for ~. name: of what it is given as. Raises ConfigError."""
+    expanded = os.path.expanduser(path)
+    if path.startswith("~") and expanded == path:
+        user = path[1:].partition("/")[0]
+        whose = f"user {user!r:.80} has" if user else "you have"
+        raise ConfigError(
+            f"{name} {path!r:.200}: {whose} no home; write ./~... for a name that begins with ~"
+        )
+    return expanded
 
 
 _YES_OR_NO = Rule("is True or False", lambda value: isinstance(value, bool))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import click
 import pytest
@@ -39,6 +40,18 @@ def file(tmp_path):
 
 def run(*arguments: str) -> click.testing.Result:
     return CliRunner().invoke(model_commands.serve, arguments, catch_exceptions=False)
+
+
+def test_paths_in_a_file_may_begin_at_home(served, file, monkeypatch):
+    config = file("model-path: ~/model\ndisk-cache: ~/kv\nlora-paths: [a=~/a]\nuds: ~/socket")
+    monkeypatch.setenv("HOME", str(Path(config).parent))
+    assert run("--config", f"~/{Path(config).name}").exit_code == 0
+    [(engine, server)] = served
+    home = str(Path(config).parent)
+    assert (engine.model, engine.disk_cache) == (f"{home}/model", f"{home}/kv")
+    assert (engine.lora_paths, server.uds) == ((f"a={home}/a",), f"{home}/socket")
+    with pytest.raises(ConfigError, match="--config '~nosuch': user 'nosuch' has no home"):
+        run("--config", "~nosuch")
 
 
 def test_flags_reach_their_configs(served):

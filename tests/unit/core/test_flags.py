@@ -9,7 +9,17 @@ import pytest
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
-from radixlm.core.flags import SECONDS, check_flags, flag, integer, number, one_of, written
+from radixlm.core.flags import (
+    SECONDS,
+    check_flags,
+    flag,
+    integer,
+    number,
+    one_of,
+    option_name,
+    written,
+)
+from radixlm.server.config.server_config import ServerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +88,35 @@ def test_flags_of_the_disk_want_a_folder(fields: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match=said):
         EngineConfig(**fields)
     assert EngineConfig(**{**fields, "disk_cache": "here"}).disk_cache == "here"
+
+
+PATHS = {
+    EngineConfig: ("model", "tokenizer", "chat_template", "disk_cache"),
+    ServerConfig: ("uds", "ssl_keyfile", "ssl_certfile", "response_store", "record_trace"),
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"), [(config, name) for config, names in PATHS.items() for name in names]
+)
+def test_a_path_may_begin_at_home(config: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/of-mine")
+    with_it = {"ssl_certfile": "c"} if name == "ssl_keyfile" else {}
+    made = config(**{**with_it, name: "~/some where"})
+    assert getattr(made, name) == "/of-mine/some where"
+    assert getattr(config(**{**with_it, name: "a/~"}), name) == "a/~"
+    with pytest.raises(
+        ConfigError, match=rf"{option_name(name)} '~nosuch/x': user 'nosuch' has no home; write ./~"
+    ):
+        config(**{**with_it, name: "~nosuch/x"})
+
+
+def test_adapters_may_lie_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/of-mine")
+    made = EngineConfig(lora_paths=("a=~/fr", "~/de", "b=x~"))
+    assert made.lora_paths == ("a=/of-mine/fr", "/of-mine/de", "b=x~")
+    with pytest.raises(ConfigError, match="--lora-paths '~nosuch'"):
+        EngineConfig(lora_paths=("a=~nosuch",))
 
 
 def test_a_key_is_not_shown():

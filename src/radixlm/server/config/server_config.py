@@ -14,7 +14,17 @@ from typing import Any, Literal, NamedTuple, NotRequired, get_args
 from typing_extensions import TypedDict
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.flags import SECONDS, Rule, check_flags, flag, integer, number, one_of, written
+from radixlm.core.flags import (
+    SECONDS,
+    Rule,
+    check_flags,
+    expand_homes,
+    flag,
+    integer,
+    number,
+    one_of,
+    written,
+)
 from radixlm.core.reports import MAX_WAITING
 from radixlm.parsers.formats import AUTO, FORMATS
 from radixlm.parsers.steps import THINKING
@@ -183,10 +193,14 @@ class ServerConfig:
 
     host: str = flag(DEFAULT_HOST, "Address to listen on.", heading="Server")
     port: int = flag(DEFAULT_PORT, "Port to listen on; 0 takes a free one.", _PORT)
-    uds: str | None = flag(None, "Unix socket to listen on, instead of --host and --port.")
+    uds: str | None = flag(
+        None, "Unix socket to listen on, instead of --host and --port.", path=True
+    )
     root_path: str = flag("", "Path that a proxy in front takes away, as in /llm.", _ROOT_PATH)
-    ssl_keyfile: str | None = flag(None, "PEM file of the private key, for HTTPS.")
-    ssl_certfile: str | None = flag(None, "PEM file of the certificate chain, for HTTPS.")
+    ssl_keyfile: str | None = flag(None, "PEM file of the private key, for HTTPS.", path=True)
+    ssl_certfile: str | None = flag(
+        None, "PEM file of the certificate chain, for HTTPS.", path=True
+    )
     served_model_name: str | None = flag(
         None, "Name that clients ask for. Default: the model folder's name."
     )
@@ -265,6 +279,7 @@ class ServerConfig:
         None,
         "File that keeps the responses of /v1/responses. Default: memory, until the end.",
         heading="Stored responses",
+        path=True,
     )
     max_stored_responses: int = flag(10_000, "Most stored responses; the oldest make room.", _COUNT)
     max_stored_bytes: int = flag(
@@ -290,6 +305,7 @@ class ServerConfig:
         None,
         "File to which ended requests are added, as token ids without text, for `radixlm sim`.",
         heading="Traces",
+        path=True,
     )
     record_trace_hashed: bool = flag(
         False, "Record ids that only say how far prompts begin alike, not what they say."
@@ -309,6 +325,7 @@ class ServerConfig:
     kv_events: KVEventsConfig | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        expand_homes(self)
         check_flags(self)
         if self.ssl_keyfile is not None and self.ssl_certfile is None:
             raise ConfigError("--ssl-keyfile needs --ssl-certfile")

@@ -4,7 +4,9 @@
 
 Each round damages one file of a copy of a small store (bits turned, cut, a stretch overwritten),
 before it is opened or while it is open, and reads all: what is right to come out is each block's
-own bytes, none, or an error of ours. Then a process that writes is killed at a random moment, again
+own bytes or none, and an error of ours only where it was open. Then something else stands in the
+index's place at a start, all sorts of things in turn; `found` is the share of the blocks that are
+there afterwards, and has to be 1. Then a process that writes is killed at a random moment, again
 and again; after each time every block that is found has to be right. Ends in one JSON line.
 """
 
@@ -13,21 +15,25 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from radixlm.core.errors import ConfigError, DiskStoreError
+from radixlm.core.errors import DiskStoreError
 from radixlm.core.keys import Key, as_key
 from radixlm.core.moves import StoredPath
 from radixlm.memory.disk_store import DiskStore, StoredBlock
@@ -94,8 +100,56 @@ def damage(draw: random.Random, file: Path) -> None:
                 opened.write(draw.choice((b"\0", b"\xff", draw.randbytes(1))) * 5_000)
 
 
+def sql(statement: str) -> Callable[[Path], None]:
+    def run(index: Path) -> None:
+        with closing(sqlite3.connect(index, isolation_level=None)) as base:
+            base.execute(statement)
+
+    return run
+
+
+def directory(index: Path) -> None:
+    index.unlink()
+    index.mkdir()
+
+
+def theirs(index: Path) -> None:
+    index.unlink()
+    sql("CREATE TABLE theirs (a)")(index)
+
+
+# What stands in the index's place at the next start.
+ENDLESS = "SELECT 1 UNION ALL SELECT number + 1 FROM endless"
+IN_ITS_PLACE: dict[str, Callable[[Path], object]] = {
+    "nothing": Path.unlink,
+    "empty": lambda index: index.write_bytes(b""),
+    "zeros": lambda index: index.write_bytes(bytes(index.stat().st_size)),
+    "random": lambda index: index.write_bytes(random.Random(0).randbytes(40_000)),
+    "half": lambda index: os.truncate(index, index.stat().st_size // 2),
+    "directory": directory,
+    "another program's": theirs,
+    "another schema": sql("ALTER TABLE blocks ADD COLUMN more"),
+    "another layout": sql("PRAGMA user_version=7"),
+    "an endless view": sql(
+        f"CREATE VIEW more AS WITH RECURSIVE endless (number) AS ({ENDLESS}) SELECT * FROM endless"  # noqa: S608
+    ),
+    "a log ahead": lambda index: Path(f"{index}-wal").write_bytes(bytes(5_000)),
+}
+
+
+def replaced(name: str, folder: Path) -> int:
+    """How many blocks are found after a start with that in the index's place."""
+    IN_ITS_PLACE[name](folder / "index.sqlite")
+    with closing(open_store(folder)) as store:
+        found = right(store, range(PATHS))
+        put(store, PATHS)
+        right(store, range(PATHS + 1))
+    return found
+
+
 def outcome(draw: random.Random, folder: Path) -> str:
-    file = draw.choice(sorted(each for each in folder.iterdir() if each.stat().st_size))
+    names = (each for each in folder.iterdir() if each.suffix != ".json" and each.stat().st_size)
+    file = draw.choice(sorted(names))
     opened_before = draw.random() < 0.5
     store = None
     try:
@@ -109,8 +163,8 @@ def outcome(draw: random.Random, folder: Path) -> str:
         put(store, PATHS)
         right(store, range(PATHS + 1))
         return "whole" if (known, found) == (PATHS, PATHS * BLOCKS) else "found out"
-    except (DiskStoreError, ConfigError) as error:
-        return type(error).__name__
+    except DiskStoreError as error:
+        return type(error).__name__ if opened_before else "no start"
     except Exception:
         traceback.print_exc()
         return "wrong"
@@ -119,8 +173,10 @@ def outcome(draw: random.Random, folder: Path) -> str:
             store.close()
 
 
-def damaged(rounds: int, seed: int) -> Counter[str]:
+def damaged(rounds: int, seed: int) -> tuple[Counter[str], dict[str, float]]:
+    """Outcomes of the rounds; of each thing in the index's place, the share that was found."""
     outcomes: Counter[str] = Counter()
+    found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as root:
         whole, copy = Path(root) / "whole", Path(root) / "copy"
         store = open_store(whole)
@@ -131,7 +187,11 @@ def damaged(rounds: int, seed: int) -> Counter[str]:
             shutil.copytree(whole, copy)
             outcomes[outcome(random.Random(f"{seed} {number}"), copy)] += 1
             shutil.rmtree(copy)
-    return outcomes
+        for name in IN_ITS_PLACE:
+            shutil.copytree(whole, copy)
+            found[name] = replaced(name, copy) / (PATHS * BLOCKS)
+            shutil.rmtree(copy)
+    return outcomes, found
 
 
 def killed(kills: int, seed: int) -> dict[str, int]:
@@ -176,15 +236,18 @@ def main() -> None:
     if options.write:
         write(Path(options.write[0]), int(options.write[1]))
     logging.getLogger("radixlm.memory").setLevel(logging.ERROR)
-    outcomes = damaged(options.rounds, options.seed)
+    outcomes, found = damaged(options.rounds, options.seed)
     report: dict[str, Any] = {
         "benchmark": "damaged_store",
         "rounds": options.rounds,
         "seed": options.seed,
         "outcomes": dict(sorted(outcomes.items())),
+        "found": found,
         **killed(options.kills, options.seed),
     }
-    report["passed"] = not outcomes["wrong"] and (not options.kills or report["blocks_found"] > 0)
+    report["passed"] = not outcomes["wrong"] and not outcomes["no start"]
+    report["passed"] &= min(found.values()) == 1
+    report["passed"] &= not options.kills or report["blocks_found"] > 0
     print(json.dumps(report))
     sys.exit(not report["passed"])
 

@@ -1,15 +1,16 @@
 """Never a wrong token, never a stuck request: a disk that fails while a server uses it.
 
-    python -m benchmarks.disk_faults [--faults full,deleted,permission,slow,hangs,clock]
+    python -m benchmarks.disk_faults [--faults full,deleted,permission,slow,hangs,clock,damaged]
 
 `radixlm serve --deterministic --disk-write-policy all` with a random tiny model, beside a server
 without any cache, whose answers are right. In the middle of a load of prompts, some of which share
 long beginnings: no file may grow any more (RLIMIT_FSIZE); the folder is deleted; the folder and its
 files may not be read or written any more (as root only without CAP_DAC_OVERRIDE, which setpriv
 takes away); each call on the folder's files takes 0.3 s; or 60 s; the wall clock jumps by days and
-back. (The last three by benchmarks/faulty_calls.c, which needs a C compiler.) All answers have to
-be right, the server has to go on, to warn where it writes no more, and to have all slots back while
-the fault lasts. `seconds`: of the slowest answer while it lasted. What kills do:
+back (the last three by benchmarks/faulty_calls.c, which needs a C compiler). `damaged`: before each
+of several later starts something else is put in the index's place. All answers have to be right,
+the server has to start and to go on, to warn where it writes no more, and to have all slots back
+while the fault lasts. `seconds`: of the slowest answer while it lasted. What kills do:
 benchmarks/disk_kills.py. Ends in one JSON line.
 """
 
@@ -31,6 +32,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
+from benchmarks.damaged_store import IN_ITS_PLACE
 from benchmarks.disk_lab import ALONE, AT_ONCE, KV_TOKENS, Lab, Score, balanced
 from benchmarks.disk_servers import Model, whole
 from benchmarks.rows import show_rows
@@ -51,11 +53,14 @@ class Scene(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """begin: makes it happen. warns: the server has to say that it writes no more."""
+    """begin: makes it happen. warns: the server has to say that it writes no more. starts: what is
+    done to the index before each later start.
+    """
 
     begin: Callable[[Scene], None]
     warns: bool = True
     called: bool = False
+    starts: Sequence[Callable[[Path], object]] = (lambda _index: None,)
 
 
 def full(scene: Scene) -> None:
@@ -95,6 +100,7 @@ FAULTS = {
     "slow": Fault(slow, warns=False, called=True),
     "hangs": Fault(hangs, called=True),
     "clock": Fault(clock, warns=False, called=True),
+    "damaged": Fault(lambda _scene: None, warns=False, starts=tuple(IN_ITS_PLACE.values())),
 }
 
 
@@ -124,9 +130,12 @@ def fault(lab: Lab, name: str, calls: Path) -> dict[str, Any]:
         alarms = [json.loads(line).get("message", line) for line in served.alarms()]
         control.write_text("0 0", encoding="ascii")
     _mend(lab.folder)
-    with serving(*lab.flags()) as served:
-        after = [*lab.check(served, *old), *lab.check(served, *new)]
-        lab.check(served, *more)
+    after = []
+    for damage in what.starts:
+        damage(lab.folder / "index.sqlite")
+        with serving(*lab.flags()) as served:
+            after += [*lab.check(served, *old), *lab.check(served, *new)]
+            lab.check(served, *more)
     return {
         "fault": name,
         "answers_right": lab.score.right,

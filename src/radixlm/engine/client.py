@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError, counted
+from radixlm.core.futures import fail
 from radixlm.core.reports import MAX_WAITING, TreeQuery
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine.adapter_names import Adapters, NoShelf
@@ -30,7 +31,6 @@ from radixlm.engine.loop import (
     Outputs,
     Stop,
     Submit,
-    settle,
 )
 from radixlm.engine.mailbox import (
     Look,
@@ -278,8 +278,7 @@ class EngineClient:
             RequestOutput(name, finish_reason=FinishReason.ERROR, error=reason) for name in names
         )
         for future in list(self._asked):
-            if not future.done():
-                settle(future, None, type(error)(reason))
+            fail(future, type(error)(reason))
         for viewer in viewers:
             viewer.deliver(type(error)(reason))
 

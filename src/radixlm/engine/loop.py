@@ -17,6 +17,7 @@ from radixlm.core.errors import (
     EngineStoppedError,
     InvalidRequestError,
 )
+from radixlm.core.futures import fail, settle
 from radixlm.core.moves import Report
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine.engine_core import EngineCore
@@ -174,9 +175,7 @@ class EngineThread(threading.Thread):
                 if output is not None:
                     ended.append(output)
             case Ask(question, future):
-                value, error = self._answer(question)
-                self.stats = self._core.stats()  # the answer's effect is in them
-                settle(future, value, error)
+                self._answer(question, future)
             case Stop():
                 self._stopping = True
             case Fail(error):
@@ -185,13 +184,16 @@ class EngineThread(threading.Thread):
                 if self._core.tiering is not None:
                     self._core.tiering.take(message)
 
-    def _answer(self, question: Callable[[EngineCore], Any]) -> tuple[Any, CacheError | None]:
+    def _answer(self, question: Callable[[EngineCore], Any], future: Future[Any]) -> None:
         try:
-            return question(self._core), None
+            value = question(self._core)
         except CacheError as error:
-            return None, error
+            fail(future, error)
         except (TypeError, ValueError) as error:  # a question put wrongly is the asker's affair
-            return None, CacheError(f"{type(error).__name__}: {error}")
+            fail(future, CacheError(f"{type(error).__name__}: {error}"))
+        else:
+            self.stats = self._core.stats()  # the answer's effect is in them
+            settle(future, value)
 
     def _add(self, request: GenerateRequest, waited: float, ended: list[RequestOutput]) -> None:
         try:
@@ -204,13 +206,3 @@ class EngineThread(threading.Thread):
                 error=str(error),
             )
             ended.append(refused)
-
-
-def settle(future: Future[Any], value: object, error: Exception | None) -> None:
-    """Set the outcome, unless the caller has given up: a cancelled future would raise here."""
-    if not future.set_running_or_notify_cancel():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)

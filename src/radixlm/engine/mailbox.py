@@ -12,9 +12,9 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from radixlm.core.errors import CacheError, EngineDeadError
+from radixlm.core.futures import fail, settle
 from radixlm.core.reports import MAX_WAITING
 from radixlm.core.request import RequestOutput
-from radixlm.engine.loop import settle
 from radixlm.engine.watching import Scene, SceneChange, TreeNews
 
 # How many nodes may wait in a viewer's changes.
@@ -94,7 +94,10 @@ class Look(Future[Scene]):
 
     def deliver(self, news: News) -> None:
         """Called by the engine's thread."""
-        settle(self, news, news if isinstance(news, Exception) else None)
+        if isinstance(news, Scene):
+            settle(self, news)
+        elif isinstance(news, Exception):
+            fail(self, news)
 
 
 class Viewer:

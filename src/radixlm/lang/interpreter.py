@@ -12,6 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from radixlm.core.errors import ProgramError
+from radixlm.core.futures import fail, settle
 from radixlm.lang.backend import Session, side_by_side
 from radixlm.lang.choices import ChoicesDecision, mean_logprob
 from radixlm.lang.ir import Expr, Gen, Params, ScopeBegin, ScopeEnd, Select, Text
@@ -48,13 +49,13 @@ class Value(Future[Any]):
             self._text = result
         if meta is not None:
             self.meta = meta
-        self.set_result(result)
+        settle(self, result)
         self._wake()
 
     def fail(self, error: ProgramError) -> None:
         """There will be no result. Does nothing when there is one, or an error."""
         if not self.done():
-            self.set_exception(error)
+            fail(self, error)
             self._wake()
 
     def pieces(self) -> Iterator[str]:
@@ -90,7 +91,7 @@ class Value(Future[Any]):
     def _wake(self) -> None:
         more = self._waited.pop("more", None)
         if more is not None:
-            more.set_result(None)
+            settle(more, None)
 
 
 async def done(future: Future[Any]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from radixlm.core.errors import ProgramError, RadixLMError, UnknownVariableError
+from radixlm.core.futures import fail, settle
 from radixlm.lang import ir
 from radixlm.lang.backend import Backend, Session, Warming
 from radixlm.lang.interpreter import Interpreter, Style, Value, done, interpreter_for
@@ -65,13 +66,13 @@ class Executor:
         except BaseException as error:  # handed to the thread that waits for the session
             if self._opened.done():
                 raise
-            self._opened.set_exception(error)
+            fail(self._opened, error)
 
     async def _main(self, backend: Backend) -> None:
         self.loop = asyncio.get_running_loop()
         self._last = asyncio.Event()
         async with backend.session() as session:
-            self._opened.set_result(session)
+            settle(self._opened, session)
             await self._last.wait()
             while self._tasks:
                 await asyncio.wait(self._tasks)

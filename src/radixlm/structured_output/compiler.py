@@ -12,6 +12,7 @@ from functools import partial
 from llguidance import LLMatcher, LLTokenizer
 
 from radixlm.core.errors import EngineStoppedError, InvalidRequestError, QueueFullError
+from radixlm.core.futures import fail, settle
 from radixlm.core.grammar import Grammar
 from radixlm.structured_output.grammar_source import GrammarError
 from radixlm.structured_output.matcher import Matcher, Table, Vocabulary, compile_source, cutter
@@ -80,7 +81,7 @@ class Compiler:
                 raise EngineStoppedError("the engine is shut down, so no grammar is compiled")
             known = self._known(grammar)
             if known is not None:
-                future.set_result(known)
+                settle(future, known)
                 return future
             self._check_room(tenant)
             if self._thread is None:
@@ -128,9 +129,9 @@ class Compiler:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            future.set_result(self._compile(grammar))
+            settle(future, self._compile(grammar))
         except BaseException as error:  # raised to the caller that waits
-            future.set_exception(error)
+            fail(future, error)
 
     def _known(self, grammar: Grammar) -> Compiled | None:
         found = self._kept.get(grammar)

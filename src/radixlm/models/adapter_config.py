@@ -6,17 +6,16 @@ other.get_pattern_key).
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.core.files import read_json_object
+from radixlm.core.errors import UnsupportedModelError
+from radixlm.core.files import parsed_object
 from radixlm.models.config_fields import Fields, Flag, Number, Size, read, supported, unsupported
+from radixlm.models.module_patterns import ModulePattern, matching
 
 CONFIG = "adapter_config.json"
 # Who made it and how it was trained.
@@ -32,6 +31,13 @@ _INITIAL = (True, False, "true", "false", "gaussian", "eva", "orthogonal")
 _ALL = "all-linear"
 _N = TypeVar("_N", int, float)
 _Names = Annotated[list[str] | str, supported("names of modules, or a pattern")]
+
+
+class ProductSize(NamedTuple):
+    """scale: what the low-rank product is multiplied by."""
+
+    rank: int
+    scale: float
 
 
 class AdapterConfig(Fields):
@@ -53,42 +59,46 @@ class AdapterConfig(Fields):
     ] = True
 
     @classmethod
-    def of(cls, folder: Path) -> AdapterConfig:
-        """Raises CheckpointError, and UnsupportedModelError that names file, field and value."""
-        path = folder / CONFIG
-        if not path.is_file():
-            raise CheckpointError(f"{folder} has no {CONFIG}; is it the folder of a PEFT adapter?")
-        values = read_json_object(path)
+    def of(cls, path: Path, content: bytes) -> AdapterConfig:
+        """content: of the file at `path`. Raises CheckpointError, and UnsupportedModelError that
+        names file, field and value.
+        """
+        values = parsed_object(path, content)
         try:
             return _served(read(cls, values))
         except UnsupportedModelError as error:
             raise UnsupportedModelError(f"{path}: {error}") from None
 
-    def targets(self, module: str) -> bool:
-        """Whether it changes a product of this name, the model's head left out."""
-        if _names(self.exclude_modules, module):
-            return False
-        return self.target_modules == _ALL or _names(self.target_modules, module)
+    def products(self, modules: Sequence[str]) -> dict[str, ProductSize]:
+        """Of these modules, without the model's head, those that it adds a product to. Raises
+        UnsupportedModelError for patterns that are wrong, or take too long.
+        """
+        named = (self.target_modules, self.exclude_modules)
+        whole = [ModulePattern(each, whole=True) for each in named if isinstance(each, str)]
+        sized = (self.rank_pattern, self.alpha_pattern)
+        ends = [ModulePattern(each, whole=False) for field in sized for each in field]
+        patterns = [*whole, *ends]
+        found = dict(zip(patterns, matching(patterns, modules), strict=True))
 
-    def rank_of(self, module: str) -> int:
-        return _by_pattern(self.rank_pattern, module, self.r)
+        def names(given: list[str] | str, module: str) -> bool:
+            if isinstance(given, str):
+                return module in found[ModulePattern(given, whole=True)]
+            return any(module == name or module.endswith(f".{name}") for name in given)
 
-    def scale_of(self, module: str) -> float:
-        """What the low-rank product is multiplied by."""
-        alpha, rank = _by_pattern(self.alpha_pattern, module, self.lora_alpha), self.rank_of(module)
-        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
+        def sized_by(field: Mapping[str, _N], module: str, usual: _N) -> _N:
+            """Of the first pattern that matches."""
+            matched = (key for key in field if module in found[ModulePattern(key, whole=False)])
+            return field.get(next(matched, module), usual)
 
-
-def _names(given: Iterable[str] | str, module: str) -> bool:
-    if isinstance(given, str):
-        return re.fullmatch(given, module) is not None
-    return any(module == name or module.endswith(f".{name}") for name in given)
-
-
-def _by_pattern(patterns: Mapping[str, _N], module: str, usual: _N) -> _N:
-    """Of the first pattern that the module's name, or an end of it, matches."""
-    matching = (key for key in patterns if re.match(rf"(.*\.)?({key})$", module))
-    return patterns.get(next(matching, module), usual)
+        sizes = {}
+        for module in modules:
+            targeted = self.target_modules == _ALL or names(self.target_modules, module)
+            if not targeted or names(self.exclude_modules, module):
+                continue
+            rank = sized_by(self.rank_pattern, module, self.r)
+            alpha = sized_by(self.alpha_pattern, module, self.lora_alpha)
+            sizes[module] = ProductSize(rank, alpha / (rank**0.5 if self.use_rslora else rank))
+        return sizes
 
 
 def _served(config: AdapterConfig) -> AdapterConfig:
@@ -99,13 +109,4 @@ def _served(config: AdapterConfig) -> AdapterConfig:
     for name, value in (config.model_extra or {}).items():
         if value and name not in _SAYS_NOTHING:
             raise unsupported(name, value, "false, null or nothing")
-    patterns = [*config.rank_pattern, *config.alpha_pattern]
-    for given in (config.target_modules, config.exclude_modules):
-        if isinstance(given, str) and given != _ALL:
-            patterns.append(given)
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UnsupportedModelError(f"the pattern {pattern!r:.200} is none: {error}") from None
     return config

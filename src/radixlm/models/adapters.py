@@ -4,8 +4,9 @@ products.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.core.files import MOST_BYTES, read_bytes
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Addition, Additions
 from radixlm.layers.low_rank import LowRank
@@ -50,20 +52,25 @@ def load_adapter(folder: Path, model: CausalLM) -> Adapter:
     Memory: twice the file. Raises CheckpointError that names file or tensor, what is there and what
     is wanted, and UnsupportedModelError for what is not served.
     """
-    config = AdapterConfig.of(folder)
-    content = _content(folder)
-    digest = blake2b((folder / CONFIG).read_bytes(), digest_size=8)
+    said = _content(folder, CONFIG)
+    config = AdapterConfig.of(folder / CONFIG, said)
+    content = _content(folder, WEIGHTS)
+    digest = blake2b(said, digest_size=8)
     digest.update(content)
     found = _by_module(folder / WEIGHTS, _tensors(folder / WEIGHTS, content))
     places = dict(_places(model))
-    _check_modules(folder, config, found, places, model)
+    try:
+        sizes = config.products(list(places))
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{folder / CONFIG}: {error}") from None
+    _check_modules(folder, sizes, found, places, model)
     folds = folds_of(model.config)
     parts: dict[Linear, list[LowRank]] = {}
     for name, place in places.items():
         if name not in found:
             continue
-        a, b = _checked(folder / WEIGHTS, name, found[name], place, config.rank_of(name))
-        b = b.float() * config.scale_of(name)
+        a, b = _checked(folder / WEIGHTS, name, found[name], place, sizes[name].rank)
+        b = b.float() * sizes[name].scale
         if isinstance(folded := folds.get(f"{name}.weight", Fold())(b), Tensor):
             b = folded
         kind = model.embedding.weight
@@ -73,16 +80,20 @@ def load_adapter(folder: Path, model: CausalLM) -> Adapter:
     return Adapter(digest.hexdigest(), additions)
 
 
-def _content(folder: Path) -> bytes:
-    path = folder / WEIGHTS
-    if not path.is_file() and (folder / _PICKLE).is_file():
-        raise CheckpointError(
-            f"{folder} has only pickled weights ({_PICKLE}), which can run code when loaded and "
-            "are refused; `save_pretrained` of peft writes safetensors"
-        )
+def _content(folder: Path, name: str) -> bytes:
+    path = folder / name
     try:
-        return path.read_bytes()
-    except OSError as error:
+        return read_bytes(path, None if name == WEIGHTS else MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        if name == WEIGHTS and os.path.isfile(folder / _PICKLE):
+            raise CheckpointError(
+                f"{folder} has only pickled weights ({_PICKLE}), which can run code when loaded "
+                "and are refused; `save_pretrained` of peft writes safetensors"
+            ) from None
+        raise CheckpointError(f"{folder} has no {name}; is it a PEFT adapter's folder?") from None
+    except MemoryError:
+        raise CheckpointError(f"{path} is larger than the memory that is left") from None
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
@@ -125,7 +136,7 @@ def _places(model: CausalLM) -> Iterator[tuple[str, _Place]]:
 
 def _check_modules(
     folder: Path,
-    config: AdapterConfig,
+    targeted: Container[str],
     found: Mapping[str, Mapping[str, Tensor]],
     places: Mapping[str, _Place],
     model: CausalLM,
@@ -145,11 +156,11 @@ def _check_modules(
                 f"{path} adapts {name!r:.200}, which the model has not; it has "
                 f"{', '.join(list(places)[:_SHOWN])}, ..."
             )
-        if not config.targets(name):
+        if name not in targeted:
             raise CheckpointError(
                 f"{path} adapts {name!r}, which target_modules of {CONFIG} leaves out"
             )
-    wanted = [name for name in places if config.targets(name) and name not in found]
+    wanted = [name for name in places if name in targeted and name not in found]
     if wanted:
         raise CheckpointError(f"{path} lacks {wanted[0]!r}, which target_modules of {CONFIG} names")
 

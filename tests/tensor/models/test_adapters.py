@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -252,8 +253,12 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="truncated or not a safetensors file"):
         load_adapter(folder, model)
     (folder / WEIGHTS).unlink()
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match=f"has no {WEIGHTS}"):
         load_adapter(folder, model)
+    os.mkfifo(folder / WEIGHTS)
+    with pytest.raises(CheckpointError, match=f"{WEIGHTS} cannot be read: it is not a regular"):
+        load_adapter(folder, model)
+    (folder / WEIGHTS).unlink()
     (folder / "adapter_model.bin").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"pickled weights.*save_pretrained"):
         load_adapter(folder, model)

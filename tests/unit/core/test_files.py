@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from radixlm.core.errors import CheckpointError, ModelError
-from radixlm.core.files import read_json_object, read_text
+from radixlm.core.files import open_regular, read_bytes, read_json_object, read_text
 from radixlm.core.model_files import ModelFolder
 from radixlm.text.chat_template import ChatTemplate
 
@@ -32,6 +33,35 @@ def test_a_file_without_end_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").unlink()
     with pytest.raises(ModelError, match="not a regular file"):
         ChatTemplate.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "folder", "link to a pipe"])
+def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
+    """Nothing waits for another end, and nothing is read that has none."""
+    path = tmp_path / "f"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "socket":
+            os.mknod(path, stat.S_IFSOCK | 0o600)
+        case "folder":
+            path.mkdir()
+        case _:
+            os.mkfifo(tmp_path / "pipe")
+            path.symlink_to(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="it is not a regular file"):
+        open_regular(path)
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path: Path) -> None:
+    """As in the hub's cache."""
+    (tmp_path / "blob").write_bytes(b"four")
+    (tmp_path / "name").symlink_to(tmp_path / "blob")
+    with open_regular(tmp_path / "name") as file:
+        assert file.read() == b"four"
+    assert read_bytes(tmp_path / "name", None) == b"four"
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000])

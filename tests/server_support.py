@@ -27,7 +27,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CheckpointError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
-from radixlm.engine.adapter_names import Adapters
+from radixlm.engine.adapter_names import Adapters, Shelf
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Scheduler, make_order
@@ -94,13 +94,14 @@ class FolderShelf:
     def __init__(self) -> None:
         self.ids: set[str] = set()
 
-    def put(self, name: str, folder: Path) -> str:
+    def read(self, name: str, folder: Path) -> tuple[str, str]:
         path = folder / "adapter_config.json"
         if not path.is_file():
             raise CheckpointError(f"{folder} has no adapter_config.json")
-        adapter_id = f"{name}@{zlib.crc32(path.read_bytes()):08x}"
+        return f"{name}@{zlib.crc32(path.read_bytes()):08x}", ""
+
+    def put(self, adapter_id: str, weights: str) -> None:
         self.ids.add(adapter_id)
-        return adapter_id
 
     def drop(self, adapter_id: str) -> None:
         self.ids.remove(adapter_id)
@@ -113,6 +114,7 @@ def fake_engine(
     context_length: int = 2000,
     script: str | Sequence[str] | None = None,
     goes_on: bool = False,
+    shelf: Shelf | None = None,
     special: Sequence[str] = (),
     cache: RadixCache | None = None,
     **flags: Any,
@@ -155,7 +157,7 @@ def fake_engine(
         EngineCore(scheduler, cache, runner, tokenizer, masks=masks, journal=journal),
         InputProcessor(limits, frozenset(eos), grammars),
         max_queued_requests=config.max_queued_requests,
-        adapters=Adapters(FolderShelf()),
+        adapters=Adapters(shelf or FolderShelf()),
     )
     info = ModelInfo(
         name=NAME,

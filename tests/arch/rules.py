@@ -14,6 +14,8 @@ MAX_FILE_LINES = 400
 LONGER_FILES = {"radixlm.cache.tree": 650}
 MAX_FUNCTION_LINES = 60
 IMPORTS_BY_NAME = "start.py"
+# A future may be cancelled at any moment, so only this file completes one.
+COMPLETES_FUTURES = "radixlm.core.futures"
 # What nobody says, or says otherwise: `after`, `which hold`, `depends on`, `has no`.
 _NOT_PLAIN = re.compile(
     r"\b(told|tells? of|is behind|whoever|hangs? on|is none of|so many|such as have|who looks)\b"
@@ -99,6 +101,16 @@ def nothing_is_global(house: House) -> Iterator[str]:
                 yield f"{module.path}:{node.lineno}: global {', '.join(node.names)}"
 
 
+def futures_are_completed_in_one_file(house: House) -> Iterator[str]:
+    for module in house.modules.values():
+        if module.name == COMPLETES_FUTURES:
+            continue
+        for node in ast.walk(module.tree):
+            name = node.attr if isinstance(node, ast.Attribute) else ""
+            if name in ("set_result", "set_exception"):
+                yield f"{module.path}:{node.lineno}: {name} raises once a future is cancelled"
+
+
 def files_are_short(house: House) -> Iterator[str]:
     for module in house.modules.values():
         most = LONGER_FILES.get(module.name, MAX_FILE_LINES)
@@ -125,6 +137,7 @@ RULES = (
     names_say_one_thing,
     words_are_plain,
     nothing_is_global,
+    futures_are_completed_in_one_file,
     files_are_short,
     functions_are_short,
 )

@@ -188,6 +188,14 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
         {"core/bad.py": "x = 1\n\n\ndef f():\n    global x\n    x = 2\n"},
         "core/bad.py:5: global x",
     ),
+    (
+        rules.futures_are_completed_in_one_file,
+        {
+            "core/futures.py": "def settle(future, value):\n    future.set_result(value)\n",
+            "core/bad.py": "def f(future):\n    future.set_exception(ValueError())\n",
+        },
+        "core/bad.py:2: set_exception raises once a future is cancelled",
+    ),
     (rules.files_are_short, {"core/bad.py": "x = 1\n" * 401}, "401 lines, 400 are allowed"),
     (rules.functions_are_short, {"core/bad.py": LONG}, "f has 61 lines, 60 are allowed"),
     (

@@ -7,11 +7,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from radixlm.core.errors import ConfigError
-from tests.server_support import Client, fake_engine
+from radixlm.core.errors import ConfigError, EngineStoppedError
+from tests.server_support import Client, FolderShelf, fake_engine
 
+LONG = 60.0
 PROMPT = list(range(1, 40))
 CHAT = [{"role": "user", "content": "Where is the Louvre, and who built it?"}]
 
@@ -139,6 +141,9 @@ def test_what_is_not_loaded_is_refused_with_the_names(client, folder):
     ("body", "param", "said"),
     [
         ({"lora_name": "fr", "lora_path": "/nowhere"}, "lora_path", "has no adapter_config.json"),
+        ({"lora_name": "fr", "lora_path": "~nosuch/x"}, "lora_path", "'~nosuch/x' is no path"),
+        ({"lora_name": "fr", "lora_path": "x" * 300}, "lora_path", "File name too long"),
+        ({"lora_name": "fr", "lora_path": "a\0b"}, "lora_path", "embedded null byte"),
         ({"lora_name": "test-model"}, "lora_name", "is the model's own"),
         ({"lora_name": "a b"}, "lora_name", "has no spaces"),
         ({"lora_name": ""}, "lora_name", "lora_name"),
@@ -194,6 +199,67 @@ def test_unloading_waits_for_requests_that_have_it(folder):
     assert answers[0].status_code == 200
     assert answers[0].json()["usage"]["completion_tokens"] == 40
     asyncio.run(engine.close())
+
+
+class HangingShelf(FolderShelf):
+    """Its folders lie on a disk that does not answer until it is mended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mended = threading.Event()
+
+    def read(self, name: str, folder: Path) -> tuple[str, str]:
+        self.mended.wait()
+        return super().read(name, folder)
+
+
+def test_loads_that_hang_hold_up_no_text(folder):
+    """More of them than asyncio's own pool has threads, in which prompts are read."""
+    shelf = HangingShelf()
+    engine, _ = fake_engine(shelf=shelf)
+    transport = httpx.ASGITransport(Client(engine).app)
+    names = [f"a{place}" for place in range(40)]
+
+    async def answer() -> httpx.Response:
+        asked = {"prompt": "Who?", "max_tokens": 1}
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            async with asyncio.timeout(LONG):
+                return await http.post("/v1/completions", json=asked)
+
+    async def main() -> None:
+        tasks = [
+            asyncio.create_task(engine.load_lora_adapter(name, str(folder)))
+            for name in [*names, "given-up"]
+        ]
+        await asyncio.sleep(0)
+        tasks[-1].cancel()
+        try:
+            assert (await answer()).status_code == 200
+        finally:
+            shelf.mended.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert set(engine.adapters.named) == set(names)
+        await engine.close()
+
+    asyncio.run(main())
+
+
+def test_the_end_does_not_wait_for_a_load_that_hangs(folder):
+    shelf = HangingShelf()
+    engine, _ = fake_engine(shelf=shelf)
+
+    async def main() -> None:
+        load = asyncio.create_task(engine.load_lora_adapter("fr", str(folder)))
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(LONG):
+                await engine.close()
+                with pytest.raises(EngineStoppedError, match="loading adapters"):
+                    await load
+        finally:
+            shelf.mended.set()
+
+    asyncio.run(main())
 
 
 def test_an_adapter_can_not_be_called_as_the_model(folder):

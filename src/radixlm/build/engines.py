@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Self, Unpack
 
 from tqdm import tqdm
@@ -17,6 +18,7 @@ from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
 from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
+from radixlm.core.side_threads import SideThreads
 from radixlm.engine import EngineCore, EngineStats, Limits, collect
 from radixlm.engine.adapter_names import Adapters
 from radixlm.engine.input_processor import (
@@ -31,6 +33,13 @@ from radixlm.engine.input_processor import (
 from radixlm.engine.mailbox import Viewer
 from radixlm.engine.watching import Scene
 from radixlm.scheduler import depth_first
+
+# Adapters that may be read at a time, and wait for that; how long one may take, its wait included.
+MOST_LOADING = 2
+MOST_WAITING_TO_LOAD = 64
+SECONDS_TO_LOAD = 600.0
+# How long the end waits for those that are being read.
+SECONDS_TO_END = 1.0
 
 
 class _LocalEngine:
@@ -160,6 +169,10 @@ class Engine(_LocalEngine):
 class AsyncEngine(_LocalEngine):
     """A model behind an asyncio interface; the engine itself runs on its own thread."""
 
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__(loaded)
+        self._loading = SideThreads("loading adapters", MOST_LOADING, MOST_WAITING_TO_LOAD)
+
     @classmethod
     def from_config(cls, config: EngineConfig) -> AsyncEngine:
         """Load the model (blocks) and warm it. Raises ConfigError and ModelError."""
@@ -239,11 +252,16 @@ class AsyncEngine(_LocalEngine):
         return await asyncio.wrap_future(explained)
 
     async def load_lora_adapter(self, name: str, path: str) -> None:
-        """As Engine.load_lora_adapter."""
-        await asyncio.to_thread(self.adapters.load, name, path)
+        """As Engine.load_lora_adapter. Raises TimeoutError after SECONDS_TO_LOAD, QueueFullError.
+        Where it is given up, by that or by being cancelled, nothing is loaded.
+        """
+        read = partial(self.adapters.read, name, path)
+        self.adapters.put(await self._loading.run(read, SECONDS_TO_LOAD))
 
     async def unload_lora_adapter(self, name: str) -> None:
-        """As Engine.unload_lora_adapter."""
+        """As Engine.unload_lora_adapter. Being cancelled ends the wait only: the name is gone, and
+        the weights go with the last request.
+        """
         await asyncio.wrap_future(self.adapters.unload(name))
 
     async def hint(self, prompt: Prompt, hint: Hint, *, namespace: Namespace | None = None) -> int:
@@ -258,7 +276,12 @@ class AsyncEngine(_LocalEngine):
 
     async def close(self) -> None:
         """Stop the engine; requests under way end with an error."""
-        await asyncio.to_thread(self.client.close)
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self.client.close()
+        # Python can not end in good order while a thread is inside of torch.
+        self._loading.close(SECONDS_TO_END)
 
 
 def _check_alone(query: TreeQuery) -> None:

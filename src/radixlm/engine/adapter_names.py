@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from radixlm.core.errors import ConfigError, InvalidRequestError, wrong
+from radixlm.core.files import given_path
+from radixlm.core.futures import settle
 from radixlm.core.request import GenerateRequest
 
 # Each takes memory for as long as it is loaded.
@@ -26,19 +30,22 @@ class NamedPath(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> NamedPath:
-        """NAME=PATH, or a path, whose folder's name it takes.
+        """NAME=PATH, or a path, whose folder's name it takes. Raises ConfigError for what is none.
 
         >>> NamedPath.of("fr=adapters/french"), NamedPath.of("adapters/french/").name
         (NamedPath(name='fr', path='adapters/french'), 'french')
         """
         name, equals, path = text.partition("=")
-        return cls(name, path) if equals else cls(Path(text).expanduser().resolve().name, text)
+        return cls(name, path) if equals else cls(given_path(text).resolve().name, text)
 
 
 class Shelf(Protocol):
-    """Keeps adapters' weights for the runner. put: reads them, and gives the adapter's id."""
+    """Keeps adapters' weights for the runner. read: an adapter's id and its weights, from a folder;
+    may take long. put, drop: quick.
+    """
 
-    def put(self, name: str, folder: Path, /) -> str: ...
+    def read(self, name: str, folder: Path, /) -> tuple[str, Any]: ...
+    def put(self, adapter_id: str, weights: Any, /) -> None: ...
     def drop(self, adapter_id: str, /) -> None: ...
 
 
@@ -64,47 +71,80 @@ class AdapterNames:
         raise wrong("lora_path", text)
 
 
+class AdapterRead(NamedTuple):
+    """What was read of an adapter that requests may not have yet."""
+
+    name: str
+    adapter: Adapter
+    weights: Any
+
+
+@dataclass(slots=True, eq=False)
+class _Life:
+    """An adapter from its loading to the end of the last request with it. over: set when it is
+    unloaded, done at that end.
+    """
+
+    adapter_id: str
+    requests: int = 0
+    over: Future[None] | None = None
+
+
 class Adapters(AdapterNames):
     """Every method may be called from any thread.
 
     An adapter that is unloaded has no name at once, so that no request can begin with it; its
-    weights go when the last one that has it ends.
+    weights go when the last one that has it ends, whether that is waited for or not. The same
+    adapter may be loaded again before: that is another life of it, with requests of its own.
     """
 
     def __init__(self, shelf: Shelf) -> None:
         super().__init__()
         self._shelf = shelf
-        self._lock, self._loading = threading.RLock(), threading.Lock()
-        # Of requests under way, and who waits for their ends.
-        self._used: dict[str, str] = {}
-        self._leaving: dict[str, Future[None]] = {}
+        self._lock = threading.RLock()
+        # Those that are loaded, by id; of each request under way; how many of an id go on.
+        self._lives: dict[str, _Life] = {}
+        self._used: dict[str, _Life] = {}
+        self._going: Counter[str] = Counter()
 
-    def load(self, name: str, path: str) -> Adapter:
-        """Blocks. Raises InvalidRequestError for a name that can not be or is taken, ConfigError
-        and ModelError for what can not be loaded.
+    def load(self, name: str, path: str) -> None:
+        """Read and put. Raises what they raise."""
+        self.put(self.read(name, path))
+
+    def read(self, name: str, path: str) -> AdapterRead:
+        """Blocks, while others may do the same. Raises InvalidRequestError for a name that can not
+        be or is taken, ConfigError and ModelError for what can not be loaded.
         """
         if not _NAME.fullmatch(name):
             text = f"begins with a letter or digit and has no spaces, got {name!r:.80}"
             raise wrong("lora_name", text)
-        with self._loading:
-            if name in self.named:
-                raise wrong("lora_name", f"{name!r} is loaded already; unload that one first")
-            if len(self.named) >= MOST_ADAPTERS:
-                raise wrong("lora_name", f"{name!r}: {MOST_ADAPTERS} adapters are loaded already")
-            found = Adapter(path, self._shelf.put(name, Path(path).expanduser()))
-            with self._lock:  # replaced as a whole: it is read without the lock
-                self.named = MappingProxyType({**self.named, name: found})
-            return found
+        self._check_new(name)
+        adapter_id, weights = self._shelf.read(name, given_path(path))
+        return AdapterRead(name, Adapter(path, adapter_id), weights)
+
+    def put(self, found: AdapterRead) -> None:
+        """Requests may have it from now on. Raises InvalidRequestError for a name that is taken."""
+        name, adapter, weights = found
+        with self._lock:
+            self._check_new(name)
+            self._shelf.put(adapter.adapter_id, weights)
+            self._lives[adapter.adapter_id] = _Life(adapter.adapter_id)
+            # Replaced as a whole: it is read without the lock.
+            self.named = MappingProxyType({**self.named, name: adapter})
 
     def unload(self, name: str) -> Future[None]:
-        """Done when the last request with it has ended. Raises InvalidRequestError."""
+        """Done when the last request that has it now has ended. Cancelling that ends the wait, and
+        nothing else. Raises InvalidRequestError.
+        """
         with self._lock:
             adapter_id = self.id_of(name)
             rest = {other: its for other, its in self.named.items() if other != name}
             self.named = MappingProxyType(rest)
-            future = self._leaving.setdefault(adapter_id, Future())
-            self._let_go(adapter_id)
-            return future
+            life = self._lives.pop(adapter_id)
+            life.over = over = Future[None]()
+            self._going[adapter_id] += 1
+            self._end_if_over(life)
+            return over
 
     def begin(self, requests: Iterable[GenerateRequest]) -> None:
         """They are under way. Raises InvalidRequestError for an adapter that is not loaded."""
@@ -117,33 +157,43 @@ class Adapters(AdapterNames):
             return
         with self._lock:
             for adapter_id in having.values():
-                if not self._is_named(adapter_id):
+                if adapter_id not in self._lives:
                     name = adapter_id.rpartition("@")[0]
                     text = f"the adapter {name!r:.80} is not loaded any more"
                     raise InvalidRequestError(text, param="lora_path")
-            self._used |= having
+            for request_id, adapter_id in having.items():
+                life = self._used[request_id] = self._lives[adapter_id]
+                life.requests += 1
 
     def end(self, request_id: str) -> None:
+        """O(1): the engine's thread calls it."""
         if request_id in self._used:
             with self._lock:
-                self._let_go(self._used.pop(request_id))
+                life = self._used.pop(request_id)
+                life.requests -= 1
+                self._end_if_over(life)
 
-    def _let_go(self, adapter_id: str) -> None:
-        """Of an adapter that is to go, if nothing has it any more."""
-        if adapter_id not in self._leaving or adapter_id in self._used.values():
+    def _end_if_over(self, life: _Life) -> None:
+        if life.over is None or life.requests:
             return
-        if not self._is_named(adapter_id):  # the same may have been loaded anew
-            self._shelf.drop(adapter_id)
-        self._leaving.pop(adapter_id).set_result(None)
+        name = life.adapter_id
+        self._going -= Counter([name])  # drops what is 0
+        if name not in self._lives and name not in self._going:
+            self._shelf.drop(name)
+        settle(life.over, None)
 
-    def _is_named(self, adapter_id: str) -> bool:
-        return any(adapter.adapter_id == adapter_id for adapter in self.named.values())
+    def _check_new(self, name: str) -> None:
+        if name in self.named:
+            raise wrong("lora_name", f"{name!r} is loaded already; unload that one first")
+        if len(self.named) >= MOST_ADAPTERS:
+            raise wrong("lora_name", f"{name!r}: {MOST_ADAPTERS} adapters are loaded already")
 
 
 class NoShelf:
     """Where the runner knows no adapters."""
 
-    def put(self, name: str, _folder: Path) -> str:
+    def read(self, name: str, _folder: Path) -> tuple[str, None]:
         raise ConfigError(f"this engine has no adapters, so that {name!r:.80} can not be loaded")
 
+    def put(self, _adapter_id: str, _weights: None) -> None: ...
     def drop(self, _adapter_id: str) -> None: ...

@@ -33,9 +33,9 @@ class AdapterShelf:
         self._additions: dict[str, Additions] = {}
         self._steps: dict[tuple[object, ...], Adapted] = {}
 
-    def put(self, name: str, folder: Path) -> str:
-        """Read an adapter. Returns its id, which begins with its name and is another one for other
-        weights. Raises ConfigError, and what `load_adapter` does.
+    def read(self, name: str, folder: Path) -> tuple[str, Additions]:
+        """An adapter's id, which begins with its name and is another one for other weights, and
+        what it adds. Raises ConfigError, and what `load_adapter` does.
         """
         if not isinstance(self._model, CausalLM):
             raise ConfigError(
@@ -50,14 +50,16 @@ class AdapterShelf:
                 "requests would depend on whether others in a step have adapters"
             )
         adapter = load_adapter(folder, self._model)
-        adapter_id = f"{name}@{adapter.digest}"
-        self._additions[adapter_id] = adapter.additions
-        return adapter_id
+        return f"{name}@{adapter.digest}", adapter.additions
+
+    def put(self, adapter_id: str, additions: Additions) -> None:
+        """Rows may have it from now on."""
+        self._additions[adapter_id] = additions
 
     def drop(self, adapter_id: str) -> None:
         """No row has it any more."""
         del self._additions[adapter_id]
-        self._steps.clear()
+        self._steps = {}  # not emptied: the engine's thread may be in it
 
     def of_step(self, rows: Iterable[ScheduledRow]) -> Adapted | None:
         """The products of a step with these rows; None where no row has an adapter."""
@@ -70,11 +72,12 @@ class AdapterShelf:
         if not runs:
             return None
         key = (start, *runs)  # all rows count: the same calls are made again
-        made = self._steps.get(key)
+        steps = self._steps
+        made = steps.get(key)
         if made is None:
             made = Adapted([AdaptedRows(self._additions[name], *place) for name, *place in runs])
             if start <= MOST_TOKENS:
-                if len(self._steps) >= _MOST_STEPS:
-                    del self._steps[next(iter(self._steps))]
-                self._steps[key] = made
+                if len(steps) >= _MOST_STEPS:
+                    del steps[next(iter(steps))]
+                steps[key] = made
         return made

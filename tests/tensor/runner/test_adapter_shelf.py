@@ -37,10 +37,13 @@ def row(adapter_id: str, n_new: int = 1) -> ScheduledRow:
 def test_steps_with_the_same_rows_are_made_once_until_an_adapter_goes(tmp_path: Path) -> None:
     base = make_checkpoint(tmp_path / "base", "llama")
     shelf = AdapterShelf(load(base))
-    one, two = (
-        shelf.put(name, make_adapter(tmp_path / name, base, seed=seed))
-        for seed, name in enumerate(("one", "two"))
-    )
+
+    def put(name: str, seed: int) -> str:
+        adapter_id, additions = shelf.read(name, make_adapter(tmp_path / name, base, seed=seed))
+        shelf.put(adapter_id, additions)
+        return adapter_id
+
+    one, two = put("one", 0), put("two", 1)
     rows = [row(""), row(one), row(one), row(two)]
     made = shelf.of_step(rows)
     assert shelf.of_step(rows) is made

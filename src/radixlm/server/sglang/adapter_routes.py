@@ -9,8 +9,9 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from radixlm.core.errors import ConfigError, EngineDeadError, ModelError, wrong
+from radixlm.core.errors import ConfigError, EngineDeadError, ModelError, QueueFullError, wrong
 from radixlm.server.http.body import Body
+from radixlm.server.http.http_errors import RequestTimeoutError
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.pipeline.service import Service, service_of
 
@@ -45,6 +46,8 @@ router = APIRouter(route_class=Route)
     response_model=AdaptersOut,
     responses=noted(
         EngineDeadError,
+        QueueFullError,
+        RequestTimeoutError,
         admin=True,
         example={"lora_name": "french", "lora_path": "adapters/french"},
     ),
@@ -63,6 +66,9 @@ async def load_lora_adapter(request: Request, body: LoadAdapterBody) -> Response
         await service.engine.load_lora_adapter(body.lora_name, body.lora_path)
     except (ConfigError, ModelError) as error:
         raise wrong("lora_path", f"can not be loaded: {error}") from None
+    except TimeoutError:
+        text = f"it took too long to read {body.lora_path!r:.200}, and nothing was loaded"
+        raise RequestTimeoutError(f"{text}; look whether its disk answers") from None
     return _answer(service)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
 import numpy as np
@@ -16,6 +17,11 @@ from radixlm.core.errors import PinError
 from radixlm.core.keys import Key, Slots
 
 MAX_PINS = 10_000
+# Each that yields costs the nodes on its path, which its owner's other pins may have cut up, and
+# one request may make all of them yield, between two steps.
+MAX_PINS_OF_OWNER = 1_000
+# Ends of pins that are gone, beside twice as many as there are.
+_SLACK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +46,46 @@ class _Held:
     window: Slots
 
 
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """What an owner has. ends: its prefixes' ends in order, and the pin of each. added: the sum."""
+
+    ends: dict[TreeNode, int] = field(default_factory=dict)
+    added: int = 0
+
+
 class PinBoard:
     """All pins of a cache. Tokens that several pins hold count once against the budget.
 
     Some are kept for an owner, in the order in which they were last asked for. When one more has no
-    room, the oldest pin of the owner that would hold the most yields. So no owner can keep the
-    budget from the others, and the pins of a single owner are its latest ones.
-    windows: where there are window slots, a pin locks those of its last window.
+    room, the oldest pin of the owner that would hold the most yields: the most tokens where these
+    are too many, the most pins where those are. So no owner can keep the budget from the others,
+    and the pins of a single owner are its latest ones.
+    windows: where there are window slots, a pin locks those of its last window. most: pins.
     """
 
     def __init__(
-        self, tree: RadixTree, budget: int, clock: Clock, windows: WindowSlots | None = None
+        self,
+        tree: RadixTree,
+        budget: int,
+        clock: Clock,
+        windows: WindowSlots | None = None,
+        *,
+        most: int = MAX_PINS,
+        most_of_owner: int = MAX_PINS_OF_OWNER,
     ) -> None:
         self.budget = budget
+        self._most, self._most_of_owner = most, most_of_owner
         self._windows = windows
         self._tree = tree
         self._clock = clock
         self._pins: dict[int, _Held] = {}
-        # Of each owner, its kept prefixes' ends in order, and the pin of each.
-        self._kept: dict[str, dict[TreeNode, int]] = {}
+        self._firm: dict[int, _Held] = {}  # of no owner
+        self._firm_added = 0
+        self._kept: dict[str, _Kept] = {}
         self._next_id = 0
-        self._first_end = inf
+        # A heap of ends and whose they are: one of each pin, not after its own.
+        self._ends: list[tuple[float, int]] = []
 
     def nodes(self) -> list[TreeNode]:
         """Where each pin ends."""
@@ -68,8 +93,8 @@ class PinBoard:
 
     def add(self, match: Match, ttl: float | None) -> Pin:
         """Pin what was matched, for `ttl` seconds or until it is unpinned. Raises PinError."""
-        if len(self._pins) >= MAX_PINS:
-            raise PinError(f"there are {MAX_PINS} pins already; unpin something first")
+        if len(self._pins) >= self._most:
+            raise PinError(f"there are {self._most} pins already; unpin something first")
         if not match.length:
             raise PinError("nothing of this prefix is cached, so there is nothing to pin")
         _check_ttl(ttl)
@@ -92,19 +117,22 @@ class PinBoard:
         renewed = self._renew(match, ttl, owner)
         if renewed is not None:
             return renewed
-        staying = [held for held in self._pins.values() if held.owner is None]
-        firm = sum(held.added for held in staying)
-        if match.length + firm > self.budget:
+        if match.length + self._firm_added > self.budget:
             raise PinError(
                 f"{match.length} tokens are more than the budget of {self.budget} leaves beside "
-                f"{firm} pinned ones (--max-pinned-tokens)"
+                f"{self._firm_added} pinned ones (--max-pinned-tokens)"
             )
-        self._check_windows(match, staying)
+        self._check_windows(match, self._firm.values())
+        if self._make_place(owner):
+            match = self._whole(key, namespace)
+        largest: _Largest | None = None
         while not self._fits(match):
-            oldest = self._first_to_yield(match.unpinned(), owner)
-            if oldest is None:
+            if largest is None:
+                largest = _Largest(self._kept)
+            yielding = self._kept.get(largest.with_more(match.unpinned(), owner))
+            if yielding is None:
                 raise PinError(f"there is no room for {match.length} more pinned tokens")
-            self.remove(oldest)
+            self.remove(_oldest(yielding))
             match = self._whole(key, namespace)  # nodes may have been merged
         return self._add(match, ttl, owner)
 
@@ -113,25 +141,29 @@ class PinBoard:
         if not isinstance(pin_id, int) or pin_id not in self._pins:
             raise PinError(f"there is no pin {pin_id!r}; it was unpinned or has expired")
         held = self._pins.pop(pin_id)
-        if held.owner is not None:
-            del self._kept[held.owner][held.node]
-            if not self._kept[held.owner]:
+        if held.owner is None:
+            del self._firm[pin_id]
+            self._firm_added -= held.added
+        else:
+            kept = self._kept[held.owner]
+            del kept.ends[held.node]
+            kept.added -= held.added
+            if not kept.ends:
                 del self._kept[held.owner]
         if self._windows is not None:
             self._windows.unpin(held.window)
         self._tree.unpin(held.node)
 
     def expire(self) -> None:
-        """Unpin what has reached its end. O(1) while nothing has."""
-        if self._first_end == inf or self._clock.now() < self._first_end:
-            return
-        now = self._clock.now()
-        pins = [held.pin for held in self._pins.values()]
-        ends = {pin.id: pin.expires_at for pin in pins if pin.expires_at is not None}
-        for pin_id, end in ends.items():
-            if end <= now:
-                self.remove(pin_id)
-        self._first_end = min((end for end in ends.values() if end > now), default=inf)
+        """Unpin what has reached its end. O(1) while nothing has, O(log pins) for each."""
+        while self._ends and self._ends[0][0] <= self._clock.now():
+            held = self._pins.get(heappop(self._ends)[1])
+            if held is None or held.pin.expires_at is None:
+                continue
+            if held.pin.expires_at <= self._clock.now():
+                self.remove(held.pin.id)
+            else:  # it was renewed
+                heappush(self._ends, (held.pin.expires_at, held.pin.id))
 
     def _whole(self, key: Key, namespace: Hashable) -> Match:
         match = self._tree.match_prefix(key, namespace)
@@ -142,7 +174,7 @@ class PinBoard:
         return match
 
     def _renew(self, match: Match, ttl: float, owner: str) -> Pin | None:
-        ends = self._kept.get(owner, {})
+        ends = self._kept[owner].ends if owner in self._kept else {}
         node = match.node
         if node is None or node.end != match.length or node not in ends:
             return None
@@ -152,10 +184,21 @@ class PinBoard:
         ends[node] = ends.pop(node)
         return held.pin
 
+    def _make_place(self, owner: str) -> bool:
+        """Let a pin yield where there are too many of them. Raises PinError where none may."""
+        kept = self._kept.get(owner)
+        if kept is None or len(kept.ends) < self._most_of_owner:
+            if len(self._pins) < self._most:
+                return False
+            kept = max(self._kept.values(), key=lambda each: len(each.ends), default=None)
+        if kept is None:
+            raise PinError(f"there are {self._most} pins already; unpin something first")
+        self.remove(_oldest(kept))
+        return True
+
     def _fits(self, match: Match) -> bool:
-        more = match.unpinned()
-        room = len(self._pins) < MAX_PINS and self._tree.pinned_size + more <= self.budget
-        return room and self._fits_windows(match)
+        within = self._tree.pinned_size + match.unpinned() <= self.budget
+        return within and self._fits_windows(match)
 
     def _fits_windows(self, match: Match) -> bool:
         windows = self._windows
@@ -177,14 +220,6 @@ class PinBoard:
                 f"the budget is {windows.pin_budget} (--swa-full-tokens-ratio, --kv-tokens)"
             )
 
-    def _first_to_yield(self, more: int, owner: str) -> int | None:
-        """The oldest pin of the owner that would hold most if `owner` held `more` tokens more."""
-        sizes = dict.fromkeys(self._kept, 0) | {owner: more}
-        for name, ends in self._kept.items():
-            sizes[name] += sum(self._pins[pin_id].added for pin_id in ends.values())
-        largest = max(sizes, key=lambda name: sizes[name])
-        return next(iter(self._kept.get(largest, {}).values()), None)
-
     def _add(self, match: Match, ttl: float | None, owner: str | None) -> Pin:
         ends = None if ttl is None else self._clock.now() + ttl
         added = match.unpinned()
@@ -194,11 +229,49 @@ class PinBoard:
         node = self._tree.pin(match)
         if self._windows is not None:
             self._windows.pin(window)
-        self._pins[pin.id] = _Held(pin, node, owner, added, window)
-        if owner is not None:
-            self._kept.setdefault(owner, {})[node] = pin.id
-        self._first_end = min(self._first_end, inf if ends is None else ends)
+        held = self._pins[pin.id] = _Held(pin, node, owner, added, window)
+        if owner is None:
+            self._firm[pin.id] = held
+            self._firm_added += added
+        else:
+            kept = self._kept.setdefault(owner, _Kept())
+            kept.ends[node] = pin.id
+            kept.added += added
+        if ends is not None:
+            heappush(self._ends, (ends, pin.id))
+            if len(self._ends) > 2 * len(self._pins) + _SLACK:  # most are of pins that are gone
+                self._ends = [each for each in self._ends if each[1] in self._pins]
+                heapify(self._ends)
         return pin
+
+
+class _Largest:
+    """Owners by the tokens that they hold, found in O(log owners) while they lose some."""
+
+    def __init__(self, kept: Mapping[str, _Kept]) -> None:
+        self._kept = kept
+        self._places = {name: place for place, name in enumerate(kept)}
+        self._heap = [(-kept[name].added, place, name) for name, place in self._places.items()]
+        heapify(self._heap)
+
+    def with_more(self, more: int, owner: str) -> str:
+        """Who would hold most if `owner` held `more` tokens more; of several the first."""
+        heap = self._heap
+        while heap:
+            size, place, name = heap[0]
+            if name not in self._kept:
+                heappop(heap)
+            elif size != -self._kept[name].added:
+                heapreplace(heap, (-self._kept[name].added, place, name))
+            else:
+                break
+        own = more + (self._kept[owner].added if owner in self._kept else 0)
+        asking = (-own, self._places.get(owner, len(self._places)), owner)
+        return min([asking, *heap[:1]])[2]
+
+
+def _oldest(kept: _Kept) -> int:
+    return next(iter(kept.ends.values()))
 
 
 def _check_ttl(ttl: float | None) -> None:

@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 class SideThreads:
-    """A few threads of their own for calls that read from disks: asyncio's shared pool, in which
-    prompts are read, is never taken by them.
+    """A few threads of their own for calls that read from disks, or write long pages: so they take
+    none of asyncio's shared pool, in which prompts are read.
 
     Python joins the threads of an executor at its end, so one that hangs would keep the process.
     These are daemons. Each ends when no call waits. Every method may be called from any thread.
@@ -32,7 +32,7 @@ class SideThreads:
         self._threads: dict[threading.Thread, Future[Any] | None] = {}
         self._closed = False
 
-    async def run(self, call: Callable[[], T], seconds: float) -> T:
+    async def run(self, call: Callable[[], T], seconds: float | None = None) -> T:
         """What the call returns or raises. Raises TimeoutError after `seconds`, its wait for a
         thread included, QueueFullError, EngineStoppedError. A call that is given up, so or by
         cancelling this, never begins, or goes on and its result is dropped.

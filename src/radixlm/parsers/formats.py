@@ -21,7 +21,12 @@ from radixlm.parsers.steps import Steps, begun
 from radixlm.parsers.tool_calls import CallFormat, CallParser, Fields
 from radixlm.parsers.tools import fits, types_of
 
-_PIECE = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\b(?:True|False|None)\b""", re.DOTALL)
+# A quote that nothing closes runs to the end, in a group: from each quote in it a search would go
+# through all that follows again.
+_PIECE = re.compile(
+    r"""'(?:[^'\\]|\\.)*(?:'|(\\?\Z))|"(?:[^"\\]|\\.)*(?:"|(\\?\Z))|\b(?:True|False|None)\b""",
+    re.DOTALL,
+)
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _IN_STRING = re.compile(r'\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)|["\x00-\x1f]', re.DOTALL)
 
@@ -54,6 +59,8 @@ def as_json(text: str) -> str | None:
 
 def _piece(found: re.Match[str]) -> str:
     written = found[0]
+    if found.lastindex is not None:
+        return written  # no JSON, since it is not closed
     return _WORDS.get(written) or f'"{_IN_STRING.sub(_in_string, written[1:-1])}"'
 
 

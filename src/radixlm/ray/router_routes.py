@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, cast
@@ -128,7 +127,7 @@ async def prefixes(request: Request, params: Annotated[PrefixParams, Query()]) -
     service, query = service_of(request), replace(seen_by(request), max_nodes=params.limit)
     found = await cast("Fleet", service.engine).prefixes(query)
     writer = tree_nodes.NodeWriter(service.engine.tokenizer, within=query.within)
-    shown = await asyncio.to_thread(lambda: [_prefix_out(e, writer) for e in found.prefixes])
+    shown = await service.pages.run(lambda: [_prefix_out(e, writer) for e in found.prefixes])
     out: PrefixesOut = {"nodes": found.nodes, "looked_at": found.looked_at, "prefixes": shown}
     return JSONResponse(out)
 

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from radixlm.parsers import Answered, AnswerParser, PlainParser, ToolCallEnded
-from radixlm.parsers.formats import PythonicParser, QwenCoderParser
+from radixlm.parsers.formats import PythonicParser, QwenCoderParser, as_json
 from radixlm.parsers.json_formats import (
     HermesParser,
     JsonParser,
@@ -238,6 +238,12 @@ def test_values_in_python():
         "e": "\\dA\n",
         "f": "",
     }
+
+
+@pytest.mark.parametrize("text", ["'" + "\\'" * 100_000, '"\'"' * 50_000 + "'\\", "\"\\''"])
+def test_a_quote_that_is_not_closed_is_looked_for_once(text):
+    """Not from each quote after it again, for minutes."""
+    assert as_json(text) is None
 
 
 @pytest.mark.parametrize(

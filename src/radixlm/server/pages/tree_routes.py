@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -122,7 +123,7 @@ class EventWriter:
     def __init__(self, request: Request, params: TreeParams) -> None:
         """Raises AdminKeyNeededError."""
         service = service_of(request)
-        self._engine, self._clock = service.engine, service.clock
+        self._engine, self._clock, self._pages = service.engine, service.clock, service.pages
         self._query, self._writer = _shown(request, params)
         self._seq = 0
         self._since = self._clock.now()
@@ -148,14 +149,14 @@ class EventWriter:
     async def _written(self, seen: Scene | SceneChange, dropped: int) -> list[bytes]:
         if isinstance(seen, Scene):
             more = {"seq": self._number(), "dropped": dropped}
-            whole = await asyncio.to_thread(tree_json, seen, self._writer, **more)
+            whole = await self._pages.run(partial(tree_json, seen, self._writer, **more))
             return [framed(whole, "snapshot")]
         events = []
         if (change := seen.tree) is not None:
             if len(change.nodes) <= _FEW_NODES:
                 nodes = [self._writer.node(view) for view in change.nodes]
             else:
-                nodes = await asyncio.to_thread(lambda: list(map(self._writer.node, change.nodes)))
+                nodes = await self._pages.run(lambda: list(map(self._writer.node, change.nodes)))
             tree: tree_nodes.TreeEvent = {
                 "seq": self._number(),
                 "version": change.version,
@@ -225,8 +226,9 @@ router = APIRouter(route_class=Route)
 async def cache_tree(request: Request, params: Annotated[TreeParams, Query()]) -> Response:
     """The radix tree and the requests in it, of one moment."""
     query, writer = _shown(request, params)
-    scene = await service_of(request).engine.look(query)
-    whole = await asyncio.to_thread(tree_json, scene, writer)
+    service = service_of(request)
+    scene = await service.engine.look(query)
+    whole = await service.pages.run(lambda: tree_json(scene, writer))
     return Response(whole, media_type="application/json")
 
 
@@ -265,7 +267,7 @@ async def cache_node(
         characters=WHOLE_CHARACTERS,
         runs=WHOLE_RUNS,
     )
-    node = await asyncio.to_thread(writer.node, tree.nodes[0])
+    node = await service.pages.run(lambda: writer.node(tree.nodes[0]))
     whole: tree_nodes.NodeWhole = {**node, "path": [view.id for view in tree.path]}
     return JSONResponse(whole)
 
@@ -280,7 +282,7 @@ async def cache_search(request: Request, params: Annotated[SearchParams, Query()
     service = service_of(request)
     query = replace(seen_by(request), max_nodes=SEARCHED_NODES, replica=params.replica)
     nodes = (await service.engine.look(query)).tree.nodes
-    found = await asyncio.to_thread(
+    search = partial(
         tree_nodes.search,
         params.q,
         nodes,
@@ -288,4 +290,4 @@ async def cache_search(request: Request, params: Annotated[SearchParams, Query()
         limit=params.limit,
         clock=service.clock,
     )
-    return JSONResponse(found)
+    return JSONResponse(await service.pages.run(search))

@@ -29,6 +29,7 @@ from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
+from radixlm.core.side_threads import SideThreads
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.envelope import Keyring, exchange_of
@@ -137,6 +138,7 @@ class Service:
     keys: which API keys may do what.
     memory: the tokens of answers that were given.
     misses: why the last requests computed what they did.
+    pages: threads that write what is seen of the cache.
     """
 
     def __init__(
@@ -183,6 +185,8 @@ class Service:
         self.misses = MissWindow(self.clock)
         self.recorder = recorder
         self._tracing = tracing
+        # Each is of up to 50,000 nodes, in memory while it waits.
+        self.pages = SideThreads("pages of the cache", most=2, most_waiting=64)
 
     def stream(
         self, requests: Sequence[GenerateRequest], *, chat: bool

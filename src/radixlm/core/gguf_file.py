@@ -8,7 +8,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 from __future__ import annotations
 
 import math
-import stat
+import os
 import struct
 from collections.abc import Mapping
 from io import BufferedReader
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.core.files import MOST_BYTES
+from radixlm.core.files import MOST_BYTES, open_regular
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -113,11 +113,12 @@ class GGUFFile:
         """
         self.path = path
         try:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise CheckpointError(f"{path} is not a regular file")
-            with path.open("rb") as file:
-                head = _Head(file, path)
-                self.metadata, self.tensors = head.read()
+            file = open_regular(path)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}") from None
+        try:
+            with file:
+                self.metadata, self.tensors = _Head(file, path).read()
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error}") from None
 
@@ -125,8 +126,9 @@ class GGUFFile:
         """(nbytes,) of a tensor, in memory of its own. Raises CheckpointError."""
         tensor = self.tensors[name]
         try:
-            found = np.fromfile(self.path, np.uint8, tensor.nbytes, offset=tensor.start)
-        except (OSError, MemoryError) as error:
+            with open_regular(self.path) as file:
+                found = np.fromfile(file, np.uint8, tensor.nbytes, offset=tensor.start)
+        except (OSError, ValueError, MemoryError) as error:
             raise CheckpointError(f"tensor {name!r} in {self.path}: {error}") from None
         if found.size != tensor.nbytes:
             raise CheckpointError(f"{self.path} ends within tensor {name!r}; fetch it again")
@@ -155,7 +157,7 @@ class _Head:
 
     def __init__(self, file: BufferedReader, path: Path) -> None:
         self._file, self._path = file, path
-        self._size = path.stat().st_size
+        self._size = os.fstat(file.fileno()).st_size
         self._left = min(self._size, MOST_BYTES)
 
     def read(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:

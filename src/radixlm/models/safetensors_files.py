@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
+from radixlm.core.files import open_regular
 from radixlm.core.weight_files import weight_files
 from radixlm.layers.quantized import QuantizedWeight
 from radixlm.models.cuts import Cut
@@ -127,6 +128,10 @@ def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTe
 @contextmanager
 def open_shard(path: Path) -> Iterator[Any]:
     """A safetensors handle; what goes wrong while it is open is a CheckpointError."""
+    try:
+        open_regular(path).close()  # the library would wait for a pipe's other end
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             yield file

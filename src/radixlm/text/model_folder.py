@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
-from radixlm.core.files import QUANTIZERS, read_json_object
+from radixlm.core.files import QUANTIZERS, open_regular, read_json_object
 from radixlm.core.gguf_file import MAGIC, GGUFFile
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
@@ -165,9 +165,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _head(path: Path, most: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(most)
-    except OSError:
+    except (OSError, ValueError):
         return b""
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -134,6 +135,14 @@ def test_truncated_file(single: Path, keep: int) -> None:
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=r"model\.safetensors is truncated or not"):
         load(single)
+
+
+def test_a_pipe_that_took_a_files_place_is_not_waited_for(single: Path) -> None:
+    checkpoint = PlainCheckpoint(single)
+    (single / "model.safetensors").unlink()
+    os.mkfifo(single / "model.safetensors")
+    with pytest.raises(CheckpointError, match="cannot be read: it is not a regular file"):
+        checkpoint.read("model.norm.weight")
 
 
 def test_corrupt_header(single: Path) -> None:

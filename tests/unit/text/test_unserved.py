@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,13 @@ def test_a_folder_may_hold_one_gguf_file(tmp_path):
     assert error.commands[0].endswith(f"radixlm serve {folder}/a.gguf")
     (folder / "config.json").write_text("{}")
     assert resolve_model(str(folder)) == folder
+
+
+def test_a_pipe_is_no_model(tmp_path):
+    folder = Path(folder_with(tmp_path / "model", {}))
+    os.mkfifo(folder / "a.gguf")
+    with pytest.raises(ModelError, match=r"a\.gguf' is not a GGUF file"):
+        resolve_model(str(folder))
 
 
 def test_parts_of_a_gguf_file_are_to_be_joined(tmp_path):

@@ -214,10 +214,9 @@ def _runner(
     shelf = AdapterShelf(model, deterministic=config.deterministic, ranks=config.tp_size)
     adapters = Adapters(shelf)
     for text in config.lora_paths:
-        name, path = NamedPath.of(text)
         try:
-            adapters.load(name, path)
-        except InvalidRequestError as error:
+            adapters.load(*NamedPath.of(text))
+        except (ConfigError, InvalidRequestError) as error:
             raise ConfigError(f"--lora-paths {text}: {error}") from None
     if ranks is not None:
         return leading(model, pool, table, device, ranks), adapters

@@ -12,9 +12,12 @@ from typing import NamedTuple
 from radixlm.core.errors import UnsupportedModelError
 
 SECONDS = 10.0
-# One after the other: name those that each matches, or say which one is wrong, and why.
+_LONGER = 1.0
+# One after the other: name those that each matches, or say which one is wrong, and why. It ends
+# itself, too, for this process may be gone by then.
 _MATCH = """
-import json, re, sys
+import faulthandler, json, os, re, sys
+faulthandler.dump_traceback_later(float(sys.argv[1]), exit=True, file=open(os.devnull, "w"))
 patterns, names = json.load(sys.stdin)
 found, wrong = [], None
 for pattern, whole in patterns:
@@ -52,7 +55,7 @@ def matching(
         return []
     try:
         done = subprocess.run(  # noqa: S603 - our own
-            [sys.executable, "-I", "-S", "-c", _MATCH],
+            [sys.executable, "-I", "-S", "-c", _MATCH, str(seconds + _LONGER)],
             input=json.dumps([patterns, names]),
             cwd=os.sep,
             capture_output=True,

@@ -153,6 +153,23 @@ def test_who_has_the_most_makes_room(clock, limit):
     assert [each is not None for each in found] == [True, False, True, True, True]
 
 
+def test_each_that_makes_room_costs_the_same(clock, opened):
+    """So that a long one in place of many short ones does not hold up all keys' turns."""
+
+    def work(short: int) -> int:
+        """What SQLite does, in its own instructions, to put one in place of so and so many."""
+        store = store_of(clock, turns=10_000, size=short * 300)
+        for place in range(short):
+            assert store.put(turn(str(place), clock))
+        done = [0]
+        opened[-1].set_progress_handler(lambda: done.__setitem__(0, done[0] + 1), 100)
+        assert store.put(turn("long", clock, response=f'{{"of":"{"x" * short * 290}"}}'))
+        assert rows(opened) < short // 10
+        return done[0]
+
+    assert work(800) < 3 * work(400)
+
+
 def test_old_ones_go(clock, opened):
     store = store_of(clock, seconds=10)
     store.put(turn("a", clock))

@@ -14,10 +14,11 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -229,36 +230,50 @@ class TurnStore:
         old = f"SELECT id FROM turns WHERE {_IDLE} AND created < ? ORDER BY number"  # noqa: S608
         for (turn_id,) in self._db.execute(old, (names, self._oldest())).fetchall():
             self._bury(turn_id)
-        while (most := self._too_much()) is not None:
-            row = self._db.execute(
-                f"SELECT id FROM turns WHERE {_IDLE} AND owner = ("  # noqa: S608
-                f"SELECT owner FROM turns GROUP BY owner HAVING MAX({_IDLE}) "
-                f"ORDER BY {most} DESC, MIN(number) LIMIT 1) ORDER BY number LIMIT 1",
-                (names, names),
-            ).fetchone()
-            if row is None:
-                break
-            self._bury(row[0])
+        self._keep_within("alive", self._limits.turns, names)
+        self._keep_within("size", self._limits.size, names)
 
-    def _too_much(self) -> str | None:
-        """Of what there is too much, as a sum over an owner's turns."""
-        (turns,) = self._db.execute("SELECT COUNT(*) FROM turns WHERE alive").fetchone()
-        if turns > self._limits.turns:
-            return "SUM(alive)"
-        (size,) = self._db.execute("SELECT COALESCE(SUM(size), 0) FROM turns").fetchone()
-        return "SUM(size)" if size > self._limits.size else None
+    def _keep_within(self, column: str, most: int, names: str) -> None:
+        """Bury until the column's sum is within a limit. Sums and orders are asked for once: to ask
+        for each that goes would take time in proportion to all turns, and hold up all keys.
+        """
+        (total,) = self._db.execute(f"SELECT COALESCE(SUM({column}), 0) FROM turns").fetchone()  # noqa: S608
+        if total <= most:
+            return
+        sums = f"SELECT -SUM({column}), MIN(number), owner FROM turns GROUP BY owner"  # noqa: S608
+        owners = self._db.execute(sums).fetchall()
+        heapify(owners)
+        idle: dict[str, Iterator[tuple[str]]] = {}
+        while total > most and owners:
+            minus, first, owner = owners[0]
+            if owner not in idle:
+                of_owner = f"SELECT id FROM turns WHERE {_IDLE} AND owner = ? ORDER BY number"  # noqa: S608
+                idle[owner] = iter(self._db.execute(of_owner, (names, owner)).fetchall())
+            oldest = next(idle[owner], None)
+            if oldest is None:
+                heappop(owners)
+                continue
+            freed = self._bury(oldest[0])
+            less = 1 if column == "alive" else freed
+            total -= less
+            heapreplace(owners, (minus + less, first, owner))
 
-    def _bury(self, turn_id: str | None) -> None:
-        """Let a turn be dead, and take away it and those before it that nothing continues."""
+    def _bury(self, turn_id: str | None) -> int:
+        """Let a turn be dead, and take away it and those before it that nothing continues. Returns
+        the bytes of what went.
+        """
         self._db.execute("UPDATE turns SET alive = 0 WHERE id = ?", (turn_id,))
+        freed = 0
         while turn_id is not None:
             gone = self._db.execute(
                 "DELETE FROM turns WHERE id = :id AND NOT alive "
                 "AND NOT EXISTS (SELECT 1 FROM turns AS later WHERE later.parent = :id) "
-                "RETURNING parent",
+                "RETURNING parent, size",
                 {"id": turn_id},
             ).fetchone()
-            turn_id = gone[0] if gone is not None else None
+            turn_id, size = gone if gone is not None else (None, 0)
+            freed += size
+        return freed
 
 
 class ResponseStore:

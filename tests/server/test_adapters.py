@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from radixlm.build import engines
 from radixlm.core.errors import ConfigError, EngineStoppedError
 from tests.server_support import Client, FolderShelf, fake_engine
 
@@ -244,7 +245,8 @@ def test_loads_that_hang_hold_up_no_text(folder):
     asyncio.run(main())
 
 
-def test_the_end_does_not_wait_for_a_load_that_hangs(folder):
+def test_the_end_does_not_wait_for_a_load_that_hangs(folder, monkeypatch):
+    monkeypatch.setattr(engines, "SECONDS_TO_END", 0.0)
     shelf = HangingShelf()
     engine, _ = fake_engine(shelf=shelf)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.server_support import Client, fake_engine, refused
 
+LONG = 60.0
 KEYS = ("sk-first", "sk-second")
 NASTY = '<script>alert(1)</script>\u202e\u200f\x00\x1b[31m"\n'
 
@@ -42,6 +46,29 @@ def test_markup_and_marks_are_plain_json(fake):
     found = fake.request("GET", "/cache/search", params={"q": NASTY}).json()["matches"]
     assert [match["node_id"] for match in found] == [shown[0]["id"]]
     assert found[0]["match"] == NASTY
+
+
+@pytest.mark.parametrize("path", ["tree", "search?q=more", "node/{node}"])
+def test_pages_are_not_written_where_prompts_are_read(fake, path):
+    """In asyncio's own pool, which is full here: so no page takes a thread of it."""
+    fake.complete("some text and more", max_tokens=1)
+    node = fake.get("/cache/tree").json()["nodes"][-1]["id"]
+
+    async def main() -> httpx.Response:
+        taken = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        hanging = asyncio.create_task(asyncio.to_thread(taken.wait))
+        await asyncio.sleep(0)
+        transport = httpx.ASGITransport(fake.app)
+        try:
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                async with asyncio.timeout(LONG):
+                    return await http.get(f"/cache/{path.format(node=node)}")
+        finally:
+            taken.set()
+            await hanging
+
+    assert asyncio.run(main()).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["999999999", "0", "x", "-1", "1" * 40])

@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.rows import show_rows
 from radixlm.bench.processor_name import processor
+from radixlm.core.private_files import open_private
 from radixlm.core.trace_lines import Recorded
 from radixlm.server.pipeline.recorder import MOST_WAITING, Recorder
 
@@ -32,7 +33,8 @@ def measure(folder: Path, size: int, requests: int, *, hashed: bool) -> dict[str
     draw = np.random.default_rng(0)
     prompt = draw.integers(0, 50_000, size, dtype=np.int32)
     request = Recorded(0.0, prompt, prompt[:OUT], max_tokens=OUT)
-    recorder = Recorder(folder / f"{size}-{hashed}", hashed=hashed, limit_bytes=10**10)
+    file = open_private(folder / f"{size}-{hashed}")
+    recorder = Recorder(file, 0, hashed=hashed, limit_bytes=10**10)
     notes, began = [], time.process_time()
     for _ in range(requests):
         started = time.perf_counter()

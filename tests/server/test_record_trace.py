@@ -18,6 +18,7 @@ import pytest
 from radixlm.build import AsyncEngine
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import common_prefix
+from radixlm.core.private_files import open_private
 from radixlm.core.trace_lines import Recorded
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.pipeline import recorder as module
@@ -110,8 +111,13 @@ def request(at: float = 0.0) -> Recorded:
     return Recorded(at, np.arange(50, dtype=np.int32), np.arange(3, dtype=np.int32))
 
 
+def recorder(path: Path, limit_bytes: int) -> Recorder:
+    file = open_private(path)
+    return Recorder(file, file.tell(), hashed=False, limit_bytes=limit_bytes)
+
+
 def test_a_file_grows_to_its_limit_and_no_further(path, caplog):
-    made = Recorder(path, hashed=False, limit_bytes=1_000)
+    made = recorder(path, 1_000)
     for _ in range(50):
         made.note(request())
     made.close()
@@ -123,7 +129,7 @@ def test_a_file_grows_to_its_limit_and_no_further(path, caplog):
 
 def test_another_start_goes_on_behind_what_is_there(path):
     for _ in range(2):
-        made = Recorder(path, hashed=False, limit_bytes=10_000)
+        made = recorder(path, 10_000)
         made.note(request())
         made.close()
     assert len(recorded(path)) == 2
@@ -135,7 +141,7 @@ def test_nobody_waits_for_a_slow_disk(tmp_path, monkeypatch):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    made = Recorder(pipe, hashed=False, limit_bytes=10_000_000)
+    made = Recorder(pipe.open("wb"), 0, hashed=False, limit_bytes=10_000_000)
     for _ in range(2_000):
         made.note(request())
     assert made.counts.dropped > 1_000
@@ -145,8 +151,17 @@ def test_nobody_waits_for_a_slow_disk(tmp_path, monkeypatch):
 
 
 def test_a_file_that_can_not_be_written_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"--record-trace .*: Is a directory"):
-        Recorder(tmp_path, hashed=False, limit_bytes=1)
+    flags = ServerConfig(record_trace=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"--record-trace .*: Is a directory"), recording(flags):
+        pass
+
+
+def test_a_file_that_others_may_read_is_refused(path):
+    path.touch(0o644)
+    flags = ServerConfig(record_trace=str(path))
+    refusal = r"--record-trace .*: others may read or write it \(mode 0644\): chmod go= "
+    with pytest.raises(ConfigError, match=refusal), recording(flags):
+        pass
 
 
 def test_without_the_flag_there_is_none():

@@ -54,6 +54,13 @@ def rows(opened: list[sqlite3.Connection]) -> int:
     return opened[-1].execute("SELECT COUNT(*) FROM turns").fetchone()[0]
 
 
+def test_a_file_that_others_may_read_is_refused(tmp_path, clock):
+    path = tmp_path / "responses.db"
+    path.touch(0o644)
+    with pytest.raises(ConfigError, match=r"--response-store .*: others may read or write it"):
+        TurnStore(path, StoreLimits(1, 1, 1), clock)
+
+
 def test_a_turn_comes_back_as_it_was(clock):
     store = store_of(clock)
     put = turn("a", clock)
@@ -233,5 +240,6 @@ def test_a_file_of_another_version_is_refused(tmp_path, clock):
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 1")
     other.close()
+    path.chmod(0o600)
     with pytest.raises(ConfigError, match="another version of radixlm \\(1\\)"):
         TurnStore(path, StoreLimits(1, 1, 1.0), clock)

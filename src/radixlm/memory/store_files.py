@@ -35,6 +35,7 @@ class BlockFile:
         with _errors_of(path):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(path, flags, 0o600)
+            os.fchmod(self._fd, 0o600)  # a copy of another folder's may be open to others
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
                 raise DiskStoreError(f"{path} is not a regular file")

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,14 @@ from radixlm.core.errors import DamagedStoreError, DiskStoreError
 from radixlm.core.moves import StoredPath
 from radixlm.memory.store_folder import FolderLock
 from radixlm.memory.store_rows import Identity, Lying, Room, Row, identity_of, is_sound, root_key
-from radixlm.memory.store_schema import FILE, check_files, check_tables, is_empty, make_tables
+from radixlm.memory.store_schema import (
+    COMPANIONS,
+    FILE,
+    check_files,
+    check_tables,
+    is_empty,
+    make_tables,
+)
 
 # Of the log of changes, what is kept for other processes.
 LOG_ROWS, LOG_BYTES = 4096, 8 << 20
@@ -97,6 +104,9 @@ class StoreIndex:
         [found] = self._base.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise DamagedStoreError(f"{self.path}: {found:.200}")
+        for each in (self.path, self.path.with_name(COMPANIONS[0])):
+            with suppress(FileNotFoundError):
+                each.chmod(0o600)  # those of a copied folder may be open to others
 
     def close(self) -> None:
         self.leave()

@@ -32,6 +32,7 @@ def write_label(blocks: Path, label: Label) -> None:
     """Do so where it is not there yet, in one moment. Raises DiskStoreError."""
     path = label_path(blocks)
     if read_label(blocks) == label:
+        path.chmod(0o600)  # a copy of another folder's may be open to others
         return
     content = json.dumps([*label, _check(label)]).encode()
     new = path.with_suffix(f".json-{os.getpid()}")

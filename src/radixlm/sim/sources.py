@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from radixlm.core.errors import ConfigError
+from radixlm.core.private_files import open_private
 from radixlm.core.request import Hint
 from radixlm.core.trace_lines import Recorded, header, trace_line
 from radixlm.sim.calls import Problems, Session
@@ -101,9 +102,17 @@ class Sessions:
 
 
 def write_trace(path: Path, sessions: Iterable[Session]) -> int:
-    """Write them as a token-exact trace; how many calls there are."""
+    """Write them as a token-exact trace, for this user alone; how many calls there are. Raises
+    ConfigError for a file that can not be written, or that others may read.
+    """
     calls = 0
-    with path.open("wb") as file:
+    try:
+        file = open_private(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--write {path}: {reason}") from None
+    with file:
+        file.truncate(0)
         file.write(header(hashed=False))
         for session in sessions:
             for place, call in enumerate(session.calls):

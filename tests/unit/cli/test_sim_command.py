@@ -72,6 +72,8 @@ def test_what_is_made_up_and_what_is_the_same_in_all():
 def test_a_trace_is_written_and_read(tmp_path):
     path = tmp_path / "chats.jsonl"
     assert "wrote" in run("chats", "--limit", 5, "--write", path)
+    assert path.stat().st_mode & 0o077 == 0
+    run("chats", "--limit", 5, "--write", path)  # what was there is replaced
     rows = []
     for place in ("chats", path):
         run(place, "--limit", 5, "--json", tmp_path / "rows.jsonl")
@@ -107,6 +109,15 @@ def test_a_picture(trace, tmp_path):
 def test_what_can_not_be_is_refused(flags, reason, trace):
     with pytest.raises(ConfigError, match=reason):
         run(trace, *flags)
+
+
+def test_a_file_that_others_may_read_is_not_written(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    path.write_text("theirs")
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match=r"--write .*: others may read or write it"):
+        run("chats", "--limit", 1, "--write", path)
+    assert path.read_text() == "theirs"
 
 
 def test_a_trace_that_is_not_there_is_refused(tmp_path):

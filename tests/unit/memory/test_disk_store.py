@@ -49,6 +49,14 @@ def test_nothing_is_readable_by_others(tmp_path: Path) -> None:
     assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
 
 
+def test_a_folder_that_was_copied_is_readable_by_nobody_else(tmp_path: Path) -> None:
+    open_store(tmp_path).put(blocks_of(path(1)))
+    for file in tmp_path.iterdir():
+        file.chmod(0o644)
+    open_store(tmp_path)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+
+
 def test_a_path_is_found_up_to_where_it_parts(tmp_path: Path) -> None:
     store, tokens = open_store(tmp_path), path(4)
     store.put(blocks_of(tokens))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 from radixlm.core.errors import ConfigError
+from radixlm.core.private_files import open_private
 from radixlm.core.reports import counter, exported
 from radixlm.core.trace_lines import PrefixHasher, Recorded, header, trace_line
 from radixlm.server.config.server_config import ServerConfig
@@ -42,29 +42,23 @@ class RecorderCounts:
 
 
 class Recorder:
-    """Writes to a file that only this user may read, after what is there, until it is as long as it
-    may be or the disk fails. `note` never waits: there is a thread that writes.
+    """Writes to a file, after what is there, until it is as long as it may be or the disk fails.
+    `note` never waits: there is a thread that writes.
 
-    hashed: ids say how far prompts begin alike, and not what they say. Names of namespaces and
-    tenants never are what requests called them. Raises ConfigError for a file that can not be
-    written.
+    file: open for this user alone, and closed at the end. size: bytes that are in it. hashed: ids
+    say how far prompts begin alike, and not what they say. Names of namespaces and tenants never
+    are what requests called them.
     """
 
-    def __init__(self, path: Path, *, hashed: bool, limit_bytes: int) -> None:
+    def __init__(self, file: BinaryIO, size: int, *, hashed: bool, limit_bytes: int) -> None:
         self.counts = RecorderCounts()
-        self._path = path
+        self._file, self._size = file, size
         self._hasher = PrefixHasher(secrets.token_bytes(32))
         self._hashed = hashed
         self._limit = limit_bytes
         self._full = False
         self._counting = threading.Lock()
         self._waiting: Queue[Recorded | None] = Queue(MOST_WAITING)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            self._file: BinaryIO = os.fdopen(handle, "ab")
-            self._size = os.fstat(handle).st_size
-        except OSError as error:
-            raise ConfigError(f"--record-trace {path}: {error.strerror or error}") from None
         self._thread = threading.Thread(target=self._run, name="radixlm-recorder", daemon=True)
         self._thread.start()
 
@@ -123,18 +117,27 @@ class Recorder:
 
     def _end(self, reason: str) -> bool:
         self._full = True
-        _logger.warning("nothing is recorded in %s any more: %s", self._path, reason)
+        _logger.warning("nothing is recorded in %s any more: %s", self._file.name, reason)
         return False
 
 
 @contextlib.contextmanager
 def recording(settings: ServerConfig) -> Iterator[Recorder | None]:
-    """The recorder that is asked for, closed at the end. Raises ConfigError."""
+    """The recorder that is asked for, closed at the end. Raises ConfigError for a file that can not
+    be written, or that others may read.
+    """
     if settings.record_trace is None:
         yield None
         return
+    path = Path(settings.record_trace)
+    try:
+        file = open_private(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--record-trace {path}: {reason}") from None
     recorder = Recorder(
-        Path(settings.record_trace),
+        file,
+        file.tell(),
         hashed=settings.record_trace_hashed,
         limit_bytes=int(settings.record_trace_mb * 1e6),
     )

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from radixlm.core.errors import ConfigError
+from radixlm.core.private_files import open_private
 from radixlm.server.config.server_config import ServerConfig
 
 _VERSION = 2
@@ -121,7 +122,7 @@ class TurnStore:
     """All calls take time on the disk: call them off the event loop, from one thread at a time.
 
     path: a file, which only its owner may read, or None for memory. now: seconds since 1970.
-    Raises ConfigError for a file that is no such store.
+    Raises ConfigError for a file that is no such store, or that others may read.
     """
 
     def __init__(self, path: Path | None, limits: StoreLimits, now: Callable[[], float]) -> None:
@@ -129,13 +130,13 @@ class TurnStore:
         self._now = now
         try:
             if path is not None:
-                path.touch(mode=0o600)
+                open_private(path).close()  # SQLite gives its journal the same mode
             self._db = sqlite3.connect(path or ":memory:", check_same_thread=False)
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
                 raise sqlite3.Error(f"written by another version of radixlm ({version}); move it")
             self._db.executescript(_SCHEMA + _ITEMS)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, ValueError, sqlite3.Error) as error:
             raise ConfigError(f"--response-store {path}: {error}") from None
 
     def close(self) -> None:

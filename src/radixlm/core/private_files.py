@@ -19,12 +19,10 @@ _REFUSALS = {
 def check_private(path: Path, found: os.stat_result) -> None:
     """Raise ValueError, with what to do, for what belongs to another user or is open to others."""
     if found.st_uid != os.geteuid():
-        raise ValueError(f"it belongs to user {found.st_uid}, not to you; name another one")
+        raise ValueError(f"it belongs to user {found.st_uid}, not to you")
     if found.st_mode & _OTHERS:
         mode = stat.S_IMODE(found.st_mode)
-        raise ValueError(
-            f"others may read or write it (mode {mode:04o}): chmod go= {path}, or name another one"
-        )
+        raise ValueError(f"others may read or write it (mode {mode:04o}): chmod go= {path}")
 
 
 def open_private(path: Path) -> BinaryIO:

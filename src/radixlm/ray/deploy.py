@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-import signal
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
@@ -24,8 +25,10 @@ from radixlm.build import chosen
 from radixlm.build.resolve import processors_allowed, resolve_device
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
+from radixlm.core.signals import EndOnce
 from radixlm.ray.deployment import APP, build, on_one_machine
 from radixlm.ray.desk import Desk
+from radixlm.ray.private_ray import check_token, folder_for_sessions
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, check_certificate
 
@@ -76,9 +79,9 @@ def deployed(
         cpus=cpus if address else 0.0,
     )
     quiet = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the way in has its own
-    _end_by_signals()
+    signals = EndOnce()  # a script's background processes begin with Ctrl-C's signal ignored
     _connect(address)
-    _end_by_signals()  # it has taken them
+    signals.take()  # Ray has taken them, and ends by SIGTERM with an account of its stack
     before, since, is_ours = None, None, address is None
     try:
         _start(settings, quiet)
@@ -102,14 +105,6 @@ def deployed(
                 "replaced by these all the same, until it is deployed again"
             )
         ray.shutdown()
-
-
-def _end_by_signals() -> None:
-    """A script's background processes begin with Ctrl-C's signal ignored; and Ray's own way with
-    SIGTERM is to abort with an account of its stack.
-    """
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.default_int_handler)
 
 
 def _start(settings: ServerConfig, logs: LoggingConfig) -> None:
@@ -152,7 +147,7 @@ def deploy(
     max_replicas: int | None,
     address: str | None,
 ) -> None:
-    """The same until a signal comes; the next one ends the process at once."""
+    """The same until a signal comes; a later one ends the process at once."""
     with deployed(
         config, settings, replicas=replicas, max_replicas=max_replicas, address=address
     ) as url:
@@ -167,22 +162,26 @@ def deploy(
         )
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
 
 
 def _connect(address: str | None) -> None:
-    """Raises ConfigError where no cluster is there."""
+    """Raises ConfigError where no cluster is there, or none can be started."""
+    check_token(os.environ, Path.home(), make=address is None)
+    if address is None:
+        sessions = folder_for_sessions(os.environ)
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                _system_config={"worker_niceness": _NICENESS},
+                _temp_dir=str(sessions),
+                logging_level=logging.WARNING,
+            )
+        except (OSError, ValueError, AuthenticationError) as error:
+            raise ConfigError(f"Ray can not be started in {sessions}: {error}") from None
+        return
     try:
-        if address is not None:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
-            return
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            _system_config={"worker_niceness": _NICENESS},
-            logging_level=logging.WARNING,
-        )
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, AuthenticationError) as error:
         raise ConfigError(f"--ray-address {address!r}: {error}{_hint(error)}") from None
 

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from radixlm.core.errors import ConfigError
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.tracing import MOST_WAITING, Tracing, traced
-from tests.otlp_collector import Collector, attributes
+from tests.otlp_collector import MOST_SAID, Collector, attributes
 from tests.server_support import NAME, Client
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -120,6 +120,26 @@ def test_serving_does_not_wait_for_the_endpoint(engine, listens):
         begun = time.monotonic()
         tracing.close()
         assert time.monotonic() - begun < 60, "it has a limit"
+
+
+def test_of_an_endless_answer_little_is_read():
+    collector = Collector(endless=True)
+    tracing = Tracing(collector.url)
+    tracing.start("one", {}, {}).end()
+    tracing.close()
+    collector.close()
+    assert "one" in collector.spans
+    assert collector.said < MOST_SAID, "the client took all that there was"
+
+
+def test_a_connection_to_the_endpoint_is_kept():
+    collector = Collector()
+    tracing = Tracing(collector.url)
+    for _ in range(600):  # more than go at once
+        tracing.start("one", {}, {}).end()
+    tracing.close()
+    collector.close()
+    assert (len(collector.spans["one"]), collector.connections) == (600, 1)
 
 
 def test_a_replica_goes_on_with_the_trace(engine):

@@ -23,6 +23,8 @@ from radixlm.server.config.server_config import ServerConfig
 MOST_WAITING = 4096
 _MOST_AT_ONCE = 512
 _SECONDS_BETWEEN, _SECONDS_TO_SEND, _SECONDS_TO_END = 1.0, 5.0, 3.0
+# Of the endpoint's answer, which says little, and which nothing here looks at.
+MOST_ANSWERED = 64 * 2**10
 # Source: https://opentelemetry.io/docs/specs/otlp/#otlphttp-request
 _PATH = "/v1/traces"
 _MODULES = (
@@ -32,6 +34,7 @@ _MODULES = (
     "opentelemetry.sdk.trace.export",
     "opentelemetry.sdk.resources",
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "requests",
 )
 Stream = Callable[[Sequence[GenerateRequest]], AsyncGenerator[RequestOutput, None]]
 
@@ -45,6 +48,7 @@ class _Libraries(NamedTuple):
     export: Any
     resources: Any
     otlp: Any
+    requests: Any
 
 
 def _load() -> _Libraries:
@@ -55,6 +59,17 @@ def _load() -> _Libraries:
         raise ConfigError(
             f"--otlp-endpoint needs OpenTelemetry: pip install 'radixlm[otlp]' ({error})"
         ) from None
+
+
+def _read_some(answer: Any, **_: Any) -> None:
+    """Before the exporter reads all of an answer, however long it is and whatever it unpacks to.
+
+    The connection is used again where this was all.
+    """
+    left, until = MOST_ANSWERED, time.monotonic() + _SECONDS_TO_SEND
+    while left > 0 and time.monotonic() < until and (piece := answer.raw.read1(left)):
+        left -= len(piece)
+    answer.close()
 
 
 class Tracing:
@@ -73,12 +88,14 @@ class Tracing:
         if instance:
             described["service.instance.id"] = instance
         url = endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _PATH
+        session = otel.requests.Session()
+        session.hooks["response"].append(_read_some)
         self._provider = otel.sdk.TracerProvider(
             resource=otel.resources.Resource.create(described), shutdown_on_exit=False
         )
         self._provider.add_span_processor(
             otel.export.BatchSpanProcessor(
-                otel.otlp.OTLPSpanExporter(url, timeout=_SECONDS_TO_SEND),
+                otel.otlp.OTLPSpanExporter(url, timeout=_SECONDS_TO_SEND, session=session),
                 max_queue_size=MOST_WAITING,
                 schedule_delay_millis=1e3 * _SECONDS_BETWEEN,
                 max_export_batch_size=_MOST_AT_ONCE,

@@ -12,8 +12,11 @@ from click.testing import CliRunner
 
 from radixlm.cli.sim_command import command
 from radixlm.core.errors import ConfigError
+from radixlm.sim import live as live_module
 from radixlm.sim.calls import Call, Problems, Session
-from radixlm.sim.live import Player, ServerTarget, as_answered
+from radixlm.sim.live import Player, ServerTarget, as_answered, played
+from radixlm.sim.sources import Source
+from tests.long_answers import long_answer
 from tests.server_support import live
 
 
@@ -95,6 +98,12 @@ def test_a_trace_of_which_no_call_is_answered_is_an_error(engine, tmp_path):
     assert done.exit_code == 1
     assert "the server gives no answer" in done.output
     assert f"{url} answered no call" in done.output
+
+
+def test_a_server_that_says_too_much_is_given_up(monkeypatch):
+    monkeypatch.setattr(live_module, "MOST_BYTES", 1_000)
+    with long_answer(2_000) as url, pytest.raises(ConfigError, match="more than 1,000 bytes"):
+        played(Source("chats", limit=1), url, None, users=1)
 
 
 def test_without_a_server_it_says_so():

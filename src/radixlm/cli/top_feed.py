@@ -13,6 +13,7 @@ from urllib.parse import quote
 import httpx
 from httpx_sse import EventSource
 
+from radixlm.core.bounded_answers import AnswerTooLongError, BoundedAnswers
 from radixlm.core.errors import RadixLMError
 
 Json = dict[str, Any]
@@ -58,26 +59,6 @@ class SilentError(WatchError):
     """No server answers, or it broke off, or it has no time: later it may."""
 
 
-class _Bounded(httpx.SyncByteStream):
-    """An answer's bytes, of which at most MOST_BYTES come until `end`; without one, in all."""
-
-    def __init__(self, stream: Any, end: bytes | None = None) -> None:
-        self._stream = stream
-        self._end = end
-
-    def __iter__(self) -> Iterator[bytes]:
-        since = 0
-        for chunk in self._stream:
-            ended = -1 if self._end is None else chunk.rfind(self._end)
-            since = len(chunk) - ended - 1 if ended >= 0 else since + len(chunk)
-            if since > MOST_BYTES:
-                raise WatchError(f"more than {MOST_BYTES:,} bytes at once: it is no RadixLM server")
-            yield chunk
-
-    def close(self) -> None:
-        self._stream.close()
-
-
 class Feed:
     """A server's events. url: without a / at its end. tls: whose certificates to trust. replica:
     whose tree, where there are several.
@@ -97,10 +78,8 @@ class Feed:
             self._events += f"&replica={quote(replica, safe='')}"
         self._alone = False
         self._options: Json = {
-            "headers": {
-                "Accept-Encoding": "identity",
-                **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
-            },
+            "headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
+            "event_hooks": BoundedAnswers(MOST_BYTES).hooks,
             "verify": tls or True,
             "timeout": _SILENCE_SECONDS,
             "follow_redirects": True,
@@ -113,7 +92,6 @@ class Feed:
             kind = answer.headers.get("content-type", "").partition(";")[0]
             if kind != "text/event-stream":
                 raise WatchError(f"{self.url} answers with {kind}: it is no RadixLM server")
-            answer.stream = _Bounded(answer.stream, end=b"\n")
             for event in EventSource(answer).iter_sse():
                 try:
                     data = json.loads(event.data)
@@ -157,7 +135,6 @@ class Feed:
     def _json(self, path: str) -> Json:
         """Raises WatchError."""
         with self._answer(path) as answer:
-            answer.stream = _Bounded(answer.stream)
             try:
                 found: Json = json.loads(answer.read())
             except (ValueError, RecursionError):
@@ -173,10 +150,11 @@ class Feed:
                 client.stream("GET", self.url + path) as answer,
             ):
                 if answer.is_error:
-                    answer.stream = _Bounded(answer.stream)
                     answer.read()
                     raise self._refusal(answer)
                 yield answer
+        except AnswerTooLongError as error:
+            raise WatchError(f"{self.url}: {error}: it is no RadixLM server") from None
         except httpx.HTTPError as error:
             raise self._silence(error) from None
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 from httpx_sse import aconnect_sse
 
+from radixlm.core.bounded_answers import BoundedAnswers
 from radixlm.core.errors import BackendError, InvalidRequestError, ModelError
 from radixlm.lang.backend import Pieces, Scores, Session, scores_of_texts
 from radixlm.lang.choices import Tokens
@@ -21,6 +22,8 @@ from radixlm.text.tokenizer import special_texts
 
 DEFAULT_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0
+# Log-probabilities of long prompts and many choices are much.
+MOST_BYTES = 256 * 2**20
 # At most this many of a prompt's last tokens are other ones when a choice follows.
 _HEALED = 4
 _LOGPROBS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
@@ -83,7 +86,8 @@ class RuntimeEndpoint:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
-        async with httpx.AsyncClient(**self._options) as client:
+        hooks = BoundedAnswers(MOST_BYTES).async_hooks
+        async with httpx.AsyncClient(**self._options, event_hooks=hooks) as client:
             yield EndpointSession(client, self._roles, shares_in_flight=self._shares)
 
     def _template_roles(self, config: Mapping[str, Any]) -> Roles:
@@ -97,7 +101,11 @@ class RuntimeEndpoint:
         return TemplateRoles(template, "".join(tokens["token_strs"] or ()))
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        with _connected(self.base_url), httpx.Client(**self._options) as client:
+        hooks = BoundedAnswers(MOST_BYTES).hooks
+        with (
+            _connected(self.base_url),
+            httpx.Client(**self._options, event_hooks=hooks) as client,
+        ):
             return client.request(method, path, **options)
 
 

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 from httpx_sse import aconnect_sse
 
+from radixlm.core.bounded_answers import BoundedAnswers
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
 from radixlm.sim.calls import Call, Problems, Session
@@ -22,6 +23,10 @@ from radixlm.sim.sources import Source
 
 _DONE = "[DONE]"
 _CONNECT_SECONDS = 10.0
+# Between two pieces of an answer; a call may wait for its turn as long.
+_SILENCE_SECONDS = 600.0
+# Of an answer, or of one of its events, which repeats all that was answered so far.
+MOST_BYTES = 32 * 2**20
 
 
 class Heard(NamedTuple):
@@ -67,8 +72,9 @@ def client_of(url: str, api_key: str | None) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=url,
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-        timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
+        timeout=httpx.Timeout(_SILENCE_SECONDS, connect=_CONNECT_SECONDS, pool=None),
         limits=httpx.Limits(max_connections=None),
+        event_hooks=BoundedAnswers(MOST_BYTES).async_hooks,
     )
 
 

@@ -7,10 +7,14 @@ import json
 from collections.abc import AsyncIterator
 
 import httpx
+import pytest
 
+from radixlm.core.errors import BackendError
+from radixlm.lang import runtime_endpoint
 from radixlm.lang.ir import Params
-from radixlm.lang.runtime_endpoint import EndpointSession
+from radixlm.lang.runtime_endpoint import EndpointSession, RuntimeEndpoint
 from radixlm.lang.transcript import habit_of
+from tests.long_answers import long_answer
 
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 TEXT = "a\u2028b\x85c\u2029d 你"
@@ -24,6 +28,12 @@ async def events() -> AsyncIterator[bytes]:
     lines += b"data: [DONE]\n\n"
     for begin in range(0, len(lines), 7):
         yield lines[begin : begin + 7]
+
+
+def test_a_server_that_says_too_much_is_given_up(monkeypatch):
+    monkeypatch.setattr(runtime_endpoint, "MOST_BYTES", 1_000)
+    with long_answer(2_000) as url, pytest.raises(BackendError, match="more than 1,000 bytes"):
+        RuntimeEndpoint(url)
 
 
 def test_only_a_line_break_ends_a_line():

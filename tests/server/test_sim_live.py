@@ -92,12 +92,13 @@ def test_the_command_plays_a_trace_and_says_what_came_of_it(engine, tmp_path):
 
 def test_a_trace_of_which_no_call_is_answered_is_an_error(engine, tmp_path):
     path = tmp_path / "trace.jsonl"
-    path.write_text(json.dumps({"token_ids": [1] * 9_000, "output_length": 3}) + "\n")
+    line = json.dumps({"token_ids": [1] * 9_000, "output_length": 3}) + "\n"
+    path.write_text(2 * line)
     with live(engine) as url:
         done = CliRunner().invoke(command, [str(path), "--url", url])
     assert done.exit_code == 1
     assert "the server gives no answer" in done.output
-    assert f"{url} answered no call" in done.output
+    assert f"{url} answered no call; 2 calls failed" in done.output
 
 
 def test_a_server_that_says_too_much_is_given_up(monkeypatch):

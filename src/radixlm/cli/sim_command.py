@@ -165,7 +165,8 @@ def _play(source: Source, options: dict[str, Any]) -> None:
         done = played(source, options["url"], options["api_key"], options["users"], bar.update)
     show_problems([done.problems])
     if not done.outcome.calls:
-        raise click.ClickException(f"{options['url']} answered no call")
+        failed = counted(done.problems.count, "call")
+        raise click.ClickException(f"{options['url']} answered no call; {failed} failed")
     show([done.outcome])
     if options["path"] is not None:
         options["path"].write_text(json.dumps(asdict(done.outcome)) + "\n")
@@ -209,6 +210,9 @@ def _simulate(source: Source, options: dict[str, Any]) -> None:
             append_json(path, asdict(outcome))
         best = max(outcomes, key=lambda each: each.hit_rate)
         click.echo(json.dumps({"workload": "sim", "settings": len(outcomes), "best": asdict(best)}))
+    if not any(outcome.calls for outcome in outcomes):
+        left = max(outcome.left_out for outcome in outcomes)
+        raise click.ClickException(f"no call could be played; {left} left out")
 
 
 def _configs(options: dict[str, Any]) -> list[EngineConfig]:

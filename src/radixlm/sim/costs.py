@@ -162,7 +162,7 @@ def read_costs(path: Path) -> Costs:
         )
         overhead, about = float(fields["overhead"]), dict(fields["about"])
         return Costs(str(fields["name"]), prefill, decode, overhead, about)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ArithmeticError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{path} holds no costs as `radixlm sim --calibrate` writes them: {error}"
         ) from None

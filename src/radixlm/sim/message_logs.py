@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from radixlm.core.errors import InvalidRequestError, ModelError
+from radixlm.core.errors import ModelError
 from radixlm.core.keys import Key
 from radixlm.parsers.style import AnswerStyle
 from radixlm.sim.calls import Call, Problems, Session
@@ -25,6 +25,8 @@ from radixlm.text.model_folder import resolve_model
 from radixlm.text.tokenizer import Tokenizer
 
 Json = Mapping[str, Any]
+# What a stranger's log makes of our readers: wrong types, half characters, depth.
+_UNREADABLE = (ModelError, KeyError, TypeError, AttributeError, ValueError, RecursionError)
 
 
 class Reader:
@@ -49,7 +51,9 @@ class Reader:
                 answer = tokens[prompt.size :]
                 if answer.size:
                     made.append(Call(prompt, answer, where=where))
-        except (InvalidRequestError, ModelError, KeyError, TypeError, AttributeError) as error:
+        except BadLineError:
+            raise
+        except _UNREADABLE as error:
             raise BadLineError("messages can not be rendered", str(error)[:120]) from None
         if not made:
             raise BadLineError("no message is an answer")
@@ -57,8 +61,11 @@ class Reader:
 
     def call(self, prompt: str, answer: str, where: str) -> Call:
         """Raises BadLineError for an empty prompt or answer."""
-        key = self._tokenizer.encode(prompt)
-        answered = self._tokenizer.encode_after(answer)
+        try:
+            key = self._tokenizer.encode(prompt)
+            answered = self._tokenizer.encode_after(answer)
+        except _UNREADABLE as error:
+            raise BadLineError("input or output has no tokens", str(error)[:120]) from None
         if not key.size or not answered.size:
             raise BadLineError("input or output is empty")
         return Call(key, answered, where=where)

@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
-from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeGuard
 
 import numpy as np
 
@@ -30,6 +29,8 @@ LOOK_AHEAD = 4_096
 LOOK_AHEAD_TOKENS = 32 * 2**20
 MOST_TOKENS = 16 * 2**20
 BLOCK_TOKENS = 512
+# Of times, since 1970 or the trace's begin: beyond, a clock of floats does not move by a step.
+MOST_MS = 10**15
 # The field by which a format is known.
 _MARKS: Mapping[str, Format] = {
     "hash_ids": "mooncake",
@@ -231,9 +232,13 @@ def _object(line: bytes) -> dict[str, Any]:
 def _seconds(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
     """Of milliseconds."""
     value = fields.get(name, default)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value):
-        raise BadLineError(f"{name} is no number", f"{value!r:.40}")
-    return value / 1_000
+    if not _is_number(value) or not -MOST_MS <= value <= MOST_MS:
+        raise BadLineError(f"{name} is no number up to {MOST_MS:,}", f"{value!r:.40}")
+    return float(value) / 1_000
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _integer(
@@ -259,17 +264,11 @@ def _ids(fields: Mapping[str, Any], name: str, most: int) -> Any:
         raise BadLineError(f"{name} is no list of ids", f"{value!r:.40}")
     if len(value) > MOST_TOKENS:
         raise BadLineError(f"{name} has more than {MOST_TOKENS:,} ids", f"{len(value):,}")
-    try:
-        ids = np.array(value)
-    except (ValueError, OverflowError):
-        ids = np.array(None)
-    if ids.dtype != np.int64 or ids.ndim != 1:
-        odd = next((each for each in value if type(each) is not int or abs(each) > most), None)
+    # Before NumPy sees them: it would give each the room of the longest text among them.
+    if set(map(type, value)) != {int} or min(value) < 0 or max(value) > most:
+        odd = next(each for each in value if type(each) is not int or not 0 <= each <= most)
         raise BadLineError(f"{name} are no integers up to {most:,}", f"{odd!r:.40}")
-    if ids.min() < 0 or ids.max() > most:
-        odd = int(ids.min() if ids.min() < 0 else ids.max())
-        raise BadLineError(f"{name} are no integers up to {most:,}", str(odd))
-    return ids
+    return np.array(value, dtype=np.int64)
 
 
 def _hint(fields: Mapping[str, Any]) -> Hint:
@@ -290,7 +289,12 @@ def _breakpoints(fields: Mapping[str, Any], most: int) -> tuple[Breakpoint, ...]
     ends = []
     for each in given:
         tokens, ttl = each if isinstance(each, list) and len(each) == 2 else (None, None)
-        if type(tokens) is not int or not 0 < tokens <= most or not isinstance(ttl, int | float):
+        if (
+            type(tokens) is not int
+            or not _is_number(ttl)
+            or not 0 < tokens <= most
+            or not 0 < ttl <= MOST_MS / 1_000
+        ):
             raise BadLineError("a breakpoint is no [tokens, seconds]", f"{each!r:.40}")
         ends.append(Breakpoint(tokens, float(ttl)))
     return tuple(ends)

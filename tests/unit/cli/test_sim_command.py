@@ -120,6 +120,15 @@ def test_a_file_that_others_may_read_is_not_written(tmp_path):
     assert path.read_text() == "theirs"
 
 
+def test_a_trace_of_which_no_call_fits_is_an_error(tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"token_ids": [1] * 900, "output_length": 3}) + "\n")
+    done = CliRunner().invoke(command, [str(path), "--kv-tokens", "100"])
+    assert done.exit_code == 1
+    assert "long.jsonl:1: the engine refuses it" in done.output
+    assert "no call could be played; 1 left out" in done.output
+
+
 def test_a_trace_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no trace"):
         run(tmp_path / "absent")

@@ -66,6 +66,8 @@ def test_costs_are_read_as_they_were_written(tmp_path: Path):
         {"decode": "no"},
         {"decode": [[1, 2]]},
         {"overhead": "nan"},
+        {"overhead": 10**400},
+        {"decode": [[float("inf"), 1, 1.0]]},
         {"about": 3},
     ],
 )

@@ -24,6 +24,13 @@ MESSAGES = [
     {"role": "assistant", "content": "There is a tree."},
 ]
 
+USER = {"role": "user", "content": "Hello"}
+DEEP = {"name": "look", "arguments": "[" * 100_000}
+
+
+def calling(**more: object) -> dict[str, object]:
+    return {"role": "assistant", "content": None, "tool_calls": [CALL | more]}
+
 
 def write(path: Path, *lines: object) -> Source:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -70,6 +77,9 @@ def test_files_of_a_folder_are_sessions_one_after_the_other(tmp_path):
         ({"messages": [{"role": "user", "content": "Hello"}]}, "no message is an answer"),
         ({"messages": [{"content": "Hello"}]}, "messages can not be rendered: 'role'"),
         ({"messages": 7}, "messages can not be rendered"),
+        ({"messages": [USER, calling(function="ab")]}, "messages can not be rendered: dictionary"),
+        ({"messages": [USER, calling(function=DEEP)]}, "messages can not be rendered: maximum rec"),
+        ({"input": "\ud800", "output": "c"}, "input or output has no tokens"),
         ({"input": "Hello", "output": ""}, "input or output is empty"),
         ({"input": "Hello"}, "output is no text: None"),
     ],

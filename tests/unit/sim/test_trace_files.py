@@ -66,7 +66,10 @@ def test_a_token_may_stand_for_a_block(read, tmp_path):
         ("[1, 2]", "no JSON object: a list"),
         ("[" * 100_000, "is no JSON"),
         ('{"timestamp": 1}', "input_length is not from 1"),
-        (mooncake(float("nan"), [1], 5), "timestamp is no number: nan"),
+        (mooncake(float("nan"), [1], 5), "timestamp is no number up to 1,000,000,000,000,000: nan"),
+        (mooncake(10**400, [1], 5), "timestamp is no number up to 1,000,000,000,000,000: 1000"),
+        (mooncake(-1e300, [1], 5), "timestamp is no number up to 1,000,000,000,000,000: -1e+300"),
+        (mooncake(1, [10**400, 1], 5), "hash_ids are no integers up to 2,097,152: 1000"),
         (mooncake(1, [1], 5, out=0), "output_length is not from 1 to 16,777,216: 0"),
         (mooncake(1, [1, 2], 5), "hash_ids and input_length differ: 2 blocks for 5 tokens"),
         (mooncake(1, [2**40], 5), "hash_ids are no integers up to 2,097,152: 1099511627776"),
@@ -135,12 +138,30 @@ def test_recorded_requests_have_all_that_matters(read):
         ({"hints": {"breakpoints": [[0, 1]]}}, "a breakpoint is no [tokens, seconds]: [0, 1]"),
         ({"hints": {"next": 7}}, "next is not one of none, tool_running, "),
         ({"hints": {"breakpoints": [7]}}, "a breakpoint is no [tokens, seconds]: 7"),
+        (
+            {"hints": {"breakpoints": [[1, 10**400]]}},
+            "a breakpoint is no [tokens, seconds]: [1, 10",
+        ),
+        ({"hints": {"breakpoints": [[1, float("nan")]]}}, "a breakpoint is no [tokens, seconds]"),
+        ({"hints": {"breakpoints": [[1, 0]]}}, "a breakpoint is no [tokens, seconds]: [1, 0]"),
+        ({"token_ids": [True, 2]}, "token_ids are no integers up to 2,147,483,647: True"),
+        ({"token_ids": ["x"] * 4_000 + ["x" * 10**7]}, "token_ids are no integers"),
+        ({"priority": 10**400}, "priority is not from"),
         ({"priority": "high"}, "priority is not from"),
     ],
 )
 def test_bad_fields_of_recorded_requests(more, reason, read, problems):
     assert len(read(exact(0, [1]), exact(1, [1], **more))) == 1
     assert reason in problems.shown[0]
+
+
+@pytest.mark.parametrize("gap", [10**400, float("inf"), "5", True], ids=type)
+def test_a_call_after_such_a_time_is_left_out(gap, read, problems):
+    bad = json.dumps({"gap": gap, "token_ids": [1], "output_length": 1})
+    good = json.dumps({"gap": 5, "token_ids": [1, 2], "output_length": 1})
+    (session,) = read(exact(0, [1]), bad, good)
+    assert [call.gap for call in session.calls] == [0, 0.005]
+    assert "trace.jsonl:2: gap is no number up to" in problems.shown[0]
 
 
 def test_recorded_requests_come_in_order_though_they_were_written_at_their_ends(read, problems):

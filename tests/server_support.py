@@ -152,7 +152,7 @@ def fake_engine(
     )
     masks = MaskFiller(vocab_size)
     grammars = Compiler(tokenizer, vocab_size=vocab_size, eos_ids=eos)
-    limits = Limits(context_length, kv_tokens, tokenizer.vocab_size)
+    limits = Limits(context_length, cache.largest_request, tokenizer.vocab_size)
     client = EngineClient(
         EngineCore(scheduler, cache, runner, tokenizer, masks=masks, journal=journal),
         InputProcessor(limits, frozenset(eos), grammars),

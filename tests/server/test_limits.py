@@ -12,6 +12,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from radixlm.cache import RadixCache
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.request import RequestOutput, TokenLogprob
@@ -370,4 +371,31 @@ def test_a_prompt_of_the_whole_context_is_scored_and_nothing_more():
     asked = {"input_ids": [1] * 500, "return_logprob": True, "logprob_start_len": 0}
     answer = client.generate(None, **asked, sampling_params={"max_new_tokens": 0})
     assert answer.json()["meta_info"]["prompt_tokens"] == 500
+    asyncio.run(engine.close())
+
+
+def test_what_may_be_pinned_is_no_room_of_a_request_on_any_route():
+    engine, _ = fake_engine(context_length=200, cache=RadixCache(200, 1, pin_budget=50))
+    client, longest = Client(engine), 150
+    anthropic = {"anthropic-version": "2023-06-01"}
+    [card] = client.get("/v1/models").json()["data"]
+    [info] = client.request("GET", "/v1/models", headers=anthropic).json()["data"]
+    assert (card["max_model_len"], info["max_tokens"]) == (longest, longest)
+    assert client.post("/tokenize", prompt="x").json()["max_model_len"] == longest
+    assert client.get("/server_info").json()["max_req_input_len"] == longest - 1
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    [ranged] = [e for e in schemas["ChatBody"]["properties"]["max_tokens"]["anyOf"] if len(e) > 1]
+    assert ranged["maximum"] == longest - 1
+
+    said = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 190}
+    answer = client.post("/v1/messages", **said).json()
+    assert answer["stop_reason"] == "model_context_window_exceeded"
+    assert sum(answer["usage"][name] for name in ("input_tokens", "output_tokens")) == longest
+    answer = client.post("/v1/responses", input="hi", max_output_tokens=190).json()
+    assert (answer["status"], answer["usage"]["total_tokens"]) == ("incomplete", longest)
+    turns = [{"role": role, "content": 40 * "x"} for role in 4 * ("user", "assistant")]
+    answer = client.post("/v1/responses", input=turns, truncation="auto")
+    assert answer.status_code == 200, answer.text
+    answer = client.generate(None, input_ids=[1] * 60).json()["meta_info"]
+    assert answer["prompt_tokens"] + answer["completion_tokens"] == longest
     asyncio.run(engine.close())

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from radixlm.engine import Limits
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind
 from radixlm.server.serve import pool_warning, touch, welcome
@@ -22,9 +23,10 @@ def engine():
     asyncio.run(engine.close())
 
 
-def told(info, *, chats: bool = True, **flags) -> str:
+def told(info, *, chats: bool = True, longest: int = 2_000, **flags) -> str:
+    limits = Limits(2_000, longest, info.vocab_size)
     with closing(bind("127.0.0.1", 0)) as listener:
-        text = welcome("demo", info, listener, ServerConfig(**flags), chats=chats)
+        text = welcome("demo", info, limits, listener, ServerConfig(**flags), chats=chats)
         return text.replace(str(listener.getsockname()[1]), "PORT")
 
 
@@ -47,12 +49,11 @@ def test_it_says_what_is_served_and_how(engine):
         "  page     http://127.0.0.1:PORT/ui",
     ]
     stored = told(replace(info, kv_tokens=100, kv_bytes=2**20, disk_cache="/kv", disk_tokens=5_000))
-    assert "1.0 MiB; less" in stored
     assert stored.splitlines()[4] == "  on disk  5,000 tokens, 50.0 MiB, in /kv"
     hosted = told(replace(info, kv_tokens=100, kv_bytes=2**20, host_tokens=200))
     assert hosted.splitlines()[4] == "  on host  200 tokens, 2.0 MiB"
-    small = told(replace(info, kv_tokens=999, kv_bytes=2**20))
-    assert "  KV pool  999 tokens, 1.0 MiB; less than the context, so prompt" in small
+    small = told(info, longest=999)
+    assert "  KV pool  12,345 tokens, 1.5 GiB; prompt and answer are at most 999 together" in small
     assert "on cpu, 1 thread\n" in told(replace(info, threads=1))
     assert "2 threads, deterministic\n" in told(replace(info, deterministic=True))
 
@@ -65,9 +66,9 @@ def test_a_model_without_chat_template_is_offered_completions(engine):
 
 
 def test_a_pool_that_is_of_no_use_is_warned_of(engine):
-    assert pool_warning(engine.info) is None
-    assert pool_warning(replace(engine.info, kv_tokens=100, context_length=64)) is None
-    warning = pool_warning(replace(engine.info, kv_tokens=100))
+    assert pool_warning(engine.limits) is None
+    assert pool_warning(Limits(64, 100, 1)) is None
+    warning = pool_warning(Limits(2_000, 100, 1))
     assert warning is not None
     assert "only 100 tokens" in warning
     assert "--kv-tokens" in warning

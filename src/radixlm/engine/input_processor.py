@@ -229,7 +229,8 @@ def _check_breakpoints(request: GenerateRequest) -> None:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The sizes that a request must keep to. context_length: of prompt and answer together.
-    capacity: slots of the KV pool, in whole pages. vocab_size: token ids are below it.
+    capacity: slots of the KV pool that one request can have, in whole pages: those that may be
+    pinned are not among them. vocab_size: token ids are below it.
     """
 
     context_length: int
@@ -240,6 +241,10 @@ class Limits:
     def longest(self) -> int:
         """Most tokens that prompt and answer may have together."""
         return min(self.context_length, self.capacity)
+
+    def room_after(self, key: Key) -> int:
+        """Most tokens of an answer; 1 where there is no room, so that the prompt is refused."""
+        return max(self.longest - key.size, 1)
 
     def check_prompt(self, key: Key, *, longest: int | None = None) -> None:
         """Raise RequestTooLargeError without room for an answer, InvalidRequestError for an id."""

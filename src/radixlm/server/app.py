@@ -109,7 +109,7 @@ def _documented(service: Service, routes: Sequence[Route]) -> Callable[[], dict[
 
     @lru_cache(maxsize=1)
     def document_for(names: tuple[str, ...]) -> dict[str, Any]:
-        served = Served(names, service.engine.info.vocab_size, service.longest)
+        served = Served(names, service.engine.info.vocab_size, service.engine.limits.longest)
         return document(routes, service.config, served)
 
     return lambda: document_for(service.model_names)

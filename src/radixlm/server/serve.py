@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from radixlm.build import AsyncEngine, ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, EngineDeadError, EngineStoppedError, counted
+from radixlm.engine import Limits
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
@@ -156,9 +157,10 @@ def _serve(
     async def announce() -> None:
         chats = engine.chat_template is not None
         await touch(app, settings, chats=chats)
-        if (warning := pool_warning(engine.info)) is not None:
+        if (warning := pool_warning(engine.limits)) is not None:
             _logger.warning(warning)
-        print(welcome(name, engine.info, listener, settings, chats=chats), flush=True)
+        said = welcome(name, engine.info, engine.limits, listener, settings, chats=chats)
+        print(said, flush=True)
         beside.append(asyncio.create_task(search_when_quiet(engine.stats)))
         beside.append(asyncio.create_task(end_with(engine, server)))
 
@@ -237,7 +239,13 @@ async def touch(app: ASGIApp, config: ServerConfig, *, chats: bool) -> None:
 
 
 def welcome(
-    name: str, info: ModelInfo, listener: socket.socket, config: ServerConfig, *, chats: bool
+    name: str,
+    info: ModelInfo,
+    limits: Limits,
+    listener: socket.socket,
+    config: ServerConfig,
+    *,
+    chats: bool,
 ) -> str:
     """name: what clients ask for. chats: whether the model has a chat template."""
     place, url, tool = _address(listener, config)
@@ -247,8 +255,8 @@ def welcome(
     )
     disk = f"  on disk  {on_disk}, in {info.disk_cache}\n" if info.disk_cache else ""
     disk = f"  on host  {host}\n{disk}" if info.host_tokens else disk
-    limited = "; less than the context, so prompt and answer are at most that long"
-    limit = "" if info.kv_tokens >= info.context_length else limited
+    limited = f"; prompt and answer are at most {limits.longest:,} together"
+    limit = "" if limits.longest >= limits.context_length else limited
     threads = f", {counted(info.threads, 'thread')}" if info.device == "cpu" else ""
     kept = f" in {info.kv_cache_dtype}" if info.kv_cache_dtype != info.dtype else ""
     threads += f", {info.tp_size} ranks" if info.tp_size > 1 else ""
@@ -270,12 +278,12 @@ def _size(nbytes: float) -> str:
     return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.1f} MiB"
 
 
-def pool_warning(info: ModelInfo) -> str | None:
+def pool_warning(limits: Limits) -> str | None:
     """What to warn of where no useful prompt fits into the pool; else None."""
-    if info.kv_tokens >= min(_USEFUL_TOKENS, info.context_length):
+    if limits.longest >= min(_USEFUL_TOKENS, limits.context_length):
         return None
     return (
-        f"The KV pool has room for only {info.kv_tokens} tokens, prompt and answer together: "
+        f"The KV pool has room for only {limits.longest} tokens, prompt and answer together: "
         "most requests will be refused. Give it more with --kv-tokens"
     )
 

@@ -69,7 +69,7 @@ class ModelPage(TypedDict):
 
 def model_info(service: Service, name: str) -> AnthropicModel:
     """The model that is served, alone or with an adapter, as Anthropic shapes it."""
-    length = service.longest
+    length = service.engine.limits.longest
     return {
         "type": "model",
         "id": name,
@@ -93,7 +93,7 @@ def model_card(service: Service, name: str) -> ModelCard:
         "created": service.created,
         "owned_by": "radixlm",
         "shutdown_date": None,
-        "max_model_len": service.engine.info.context_length,
+        "max_model_len": service.engine.limits.longest,
     }
     return card if name == service.model_name else {**card, "parent": service.model_name}
 

@@ -93,7 +93,7 @@ def task_of(
         shown_special_ids=style.shown(use, tokenizer),
     )
     if max_tokens is not None:
-        room = max(service.longest - prompt.key.size, 1)
+        room = service.engine.limits.room_after(prompt.key)
         params = replace(params, max_tokens=min(max_tokens, room))
     generation = Generation.of(
         *(service, request_id, [prompt.key], [params], body, tenant),

@@ -230,11 +230,6 @@ class Service:
         return fields.namespace._replace(adapter_id=self.engine.adapters.id_of(named))
 
     @property
-    def longest(self) -> int:
-        """Most tokens that prompt and answer may have together."""
-        return min(self.engine.info.context_length, self.engine.info.kv_tokens)
-
-    @property
     def caches(self) -> bool:
         """Whether what is computed is cached."""
         return not self.engine.config.disable_radix_cache
@@ -326,7 +321,7 @@ class Service:
                 f"tokens are at most {longest}. Please reduce the length of the prompt.",
                 param=param,
                 prompt_tokens=least,
-                longest_prompt=self.longest - 1,
+                longest_prompt=self.engine.limits.longest - 1,
             )
         ends = [*(span.start for span in known), len(text)]
         own = tokenizer.encode(

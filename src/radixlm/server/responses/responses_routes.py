@@ -292,15 +292,16 @@ def _task(
         whose = (tenant, *service.namespace_of(body))
         prompt_of = partial(chat_prompt, service, whose=whose)
         if body.truncation == "auto":
-            reserved = min(body.max_output_tokens or 1, service.longest // 2)
-            prompt = _cut_to_fit(prompt_of, chat, service.longest - reserved)
+            longest = service.engine.limits.longest
+            reserved = min(body.max_output_tokens or 1, longest // 2)
+            prompt = _cut_to_fit(prompt_of, chat, longest - reserved)
         else:
             prompt = prompt_of(chat)
         return task_of(
             *(service, prompt, use, params, body, tenant),
             request_id=new_id("resp"),
             names=chats.NAMES,
-            max_tokens=body.max_output_tokens,
+            max_tokens=body.max_output_tokens or params.max_tokens,
         )
 
 

@@ -89,7 +89,7 @@ def native_task(service: Service, body: GenerateBody, tenant: str, began: float)
             service.key(prompt, add_special_tokens=True, param=body.prompt_field)
             for prompt in body.to_prompts()
         ]
-        each = body.each_prompt(keys, service.longest)
+        each = body.each_prompt(keys, service.engine.limits.longest)
         n, params = each[0].n, [own.params for own in each]
         generation = Generation.of(
             *(service, request_id, keys, params, body, tenant),

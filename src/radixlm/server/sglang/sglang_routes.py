@@ -227,7 +227,7 @@ async def server_info(request: Request) -> Response:
             "served_model_name": service.model_name,
             "model_path": info.model_path,
             "max_total_num_tokens": info.kv_tokens,
-            "max_req_input_len": info.context_length - 1,
+            "max_req_input_len": engine.limits.longest - 1,
             "version": version("radixlm"),
             "kv_events": None if events is None else events.described(info.page_size),
             "internal_states": [asdict(engine.stats())],

@@ -95,7 +95,7 @@ def tokenized(service: Service, body: TokenizeBody) -> Tokenized:
     spelling = service.engine.tokenizer.spelling
     return {
         "count": len(tokens),
-        "max_model_len": service.engine.info.context_length,
+        "max_model_len": service.engine.limits.longest,
         "tokens": tokens,
         "token_strs": [spelling(token) for token in tokens] if body.return_token_strs else None,
     }

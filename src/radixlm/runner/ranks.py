@@ -96,6 +96,14 @@ class Rank:
             return f"{self.name} was ended by signal {-code}"
         return f"{self.name} ended with status {code}; the log above says why"
 
+    def last_error(self) -> Mapping[str, Any] | None:
+        """Of one that has ended: the error that it has said, and nobody heard."""
+        with suppress(EOFError, OSError):
+            while True:
+                if "error" in (said := self.channel.heard()):
+                    return said
+        return None
+
 
 class Ranks:
     """All but this one, from their start to `stop`. Raises ConfigError and ModelError of theirs
@@ -113,6 +121,7 @@ class Ranks:
         self._when_lost: Callable[[str], None] = _nobody
         self._watcher = threading.Thread(target=self._watch, name="radixlm-ranks", daemon=True)
         self._others: list[Rank] = []
+        self._first_lost: Rank | None = None
         try:
             for rank in range(1, size):
                 self._others.append(Rank(rank, size, main))
@@ -130,12 +139,16 @@ class Ranks:
     def join(self, *, capacity: int, longest: int) -> None:
         """capacity: tokens of every rank's pool. longest: of a request."""
         for other in self._others:
-            other.channel.say(capacity=capacity, longest=longest)
+            try:
+                other.channel.say(capacity=capacity, longest=longest)
+            except OSError:
+                raise self._failed(other) from None
         for other in self._others:
             self._heard(other)  # it has its pool
         try:
             self.group.join(Path(self._folder.name))
         except RuntimeError as error:
+            self._lost.wait(_SECONDS_TO_KNOW)
             raise ConfigError(f"ranks can not be joined: {self._reason or error}") from None
 
     def watch(self, when_lost: Callable[[str], None]) -> None:
@@ -190,25 +203,41 @@ class Ranks:
         try:
             said = other.channel.heard()
         except (EOFError, OSError):
-            raise ConfigError(f"{other.ended()}, while it started") from None
-        if (error := said.get("error")) is not None:
-            raise _ERRORS.get(said["kind"], ModelError)(f"{other.name}: {error}")
+            raise self._failed(other) from None
+        if "error" in said:
+            raise _error_of(other, said)
         return said
 
+    def _failed(self, other: Rank) -> ConfigError | ModelError:
+        """Why the start has failed, when one is gone: this one may have been killed for another."""
+        if not self._lost.wait(_SECONDS_TO_KNOW) or self._first_lost is None:
+            return ConfigError(f"{other.ended()}, while it started")
+        for each in (self._first_lost, *self._others):
+            if (said := each.last_error()) is not None:
+                return _error_of(each, said)
+        return ConfigError(f"{self._first_lost.ended()}, while it started")
+
     def _watch(self) -> None:
-        while not self._stopping.wait(_TICK_SECONDS):
-            if reason := next(filter(None, [other.look() for other in self._others]), ""):
-                break
-        else:
-            return
+        lost: dict[Rank, str] = {}
+        while not lost:
+            if self._stopping.wait(_TICK_SECONDS):
+                return
+            lost = {other: reason for other in self._others if (reason := other.look())}
+        # Of several, some have failed for another; what a signal has ended did not.
+        first = min(lost, key=lambda rank: (rank.process.returncode or 0) >= 0)
         with self._lock:
             # Known before others fail for it: what is computed from now on is not to be trusted.
-            self._reason = f"{reason}; no step can be computed without it"
+            self._first_lost = first
+            self._reason = f"{lost[first]}; no step can be computed without it"
             self._lost.set()
             for other in self._others:
                 other.process.kill()
             self.group.abort()
             self._when_lost(self._reason)
+
+
+def _error_of(rank: Rank, said: Mapping[str, Any]) -> ConfigError | ModelError:
+    return _ERRORS.get(said["kind"], ModelError)(f"{rank.name}: {said['error']}")
 
 
 def _nobody(_reason: str) -> None:

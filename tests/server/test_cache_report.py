@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -215,3 +216,22 @@ def test_advice_counts_what_the_metrics_do(engine: AsyncEngine) -> None:
     assert 'expected_cached_tokens_total{model_name="test-model",pool_scale="2"}' in (
         client.get("/metrics").text
     )
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/generate"])
+def test_a_replica_that_goes_on_with_an_answer_is_the_one_that_is_named(path, engine, monkeypatch):
+    stream, names = engine.stream_all, iter(("the one that died", "the other"))
+
+    async def resumed(requests):
+        async for output in stream(requests):
+            if output.miss is not None:
+                kept = output.miss
+            name = next(names) if output.miss is not None or output.finished else None
+            yield output if name is None else replace(output, miss=replace(kept, replica=name))
+
+    monkeypatch.setattr(engine, "stream_all", resumed)
+    asked = {"prompt": "x", "max_tokens": 30}
+    if path == "/generate":
+        asked = {"text": "x", "sampling_params": {"max_new_tokens": 30}}
+    answer = Client(engine).post(path, **asked, cache_report=True).json()
+    assert answer.get("meta_info", answer)["cache_report"]["replica"] == "the other"

@@ -155,6 +155,7 @@ class RequestOutput:
     request was first admitted.
     On the output with the first token only: kept, its breakpoints that are kept now; miss, why no
     more of the prompt was cached; queued, seconds from its arrival until it was first admitted.
+    Where another replica goes on with the answer, its first output has a miss of that one.
     pieces: of a joined one, the tokens and the characters of each output that is in it.
     """
 
@@ -214,7 +215,7 @@ class RequestOutput:
             logprobs=tuple(entry for part in parts for entry in part.logprobs),
             prompt_logprobs=parts[0].prompt_logprobs,
             kept=tuple(entry for part in parts for entry in part.kept),
-            miss=next((part.miss for part in parts if part.miss is not None), None),
+            miss=next((part.miss for part in reversed(parts) if part.miss is not None), None),
             queued=next((part.queued for part in parts if part.queued is not None), None),
             pieces=tuple(piece for part in parts for piece in part._pieces()),
         )

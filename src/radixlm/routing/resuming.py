@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 
 from radixlm.core.errors import EngineDeadError
+from radixlm.core.misses import MissReport
 from radixlm.core.request import GenerateRequest, RequestOutput
 
 _SEED_BITS = 63
@@ -39,14 +40,25 @@ class Sent:
     def __init__(self) -> None:
         self._tokens: list[int] = []
         self._at = 0
+        self._miss: MissReport | None = None
         self.finished = False
 
     def begin_again(self) -> None:
         """Its outputs come from the first on."""
-        self._at = 0
+        self._at, self._miss = 0, None
 
     def rest(self, output: RequestOutput) -> RequestOutput | None:
-        """What of the next output is new. Raises OtherAnswerError."""
+        """What of the next output is new, with the report of who computes it now. Raises
+        OtherAnswerError.
+        """
+        self._miss = output.miss or self._miss
+        left = self._rest(output)
+        if left is None or self._miss is None:
+            return left
+        miss, self._miss = self._miss, None
+        return replace(left, miss=miss)
+
+    def _rest(self, output: RequestOutput) -> RequestOutput | None:
         old = min(len(self._tokens) - self._at, len(output.token_ids))
         if self._tokens[self._at : self._at + old] != list(output.token_ids[:old]):
             raise OtherAnswerError

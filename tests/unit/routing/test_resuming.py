@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from radixlm.core.errors import EngineDeadError
 from radixlm.core.keys import as_key
+from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.routing.resuming import Sent, repeatable
+
+MISS = MissReport(3, 0, MissReason.NEW, 0)
 
 
 def output(said: str) -> RequestOutput:
@@ -58,6 +63,29 @@ def test_another_answer_is_an_error(first: list[str], again: list[str]):
     shown(sent, first)
     with pytest.raises(EngineDeadError, match="is gone, and another one computes another answer"):
         shown(sent, again)
+
+
+@pytest.mark.parametrize(
+    ("again", "reported"),
+    [
+        (["A", "B", "C", "D."], [None, None, "other", None]),
+        (["A-B-C", "D."], ["other", None]),
+        (["A", "B."], [None, "other"]),
+    ],
+)
+def test_the_report_is_of_who_computed_the_answer(again: list[str], reported: list[str | None]):
+    def asked(replica: str, run: list[str]) -> list[RequestOutput | None]:
+        sent.begin_again()
+        first = replace(output(run[0]), miss=replace(MISS, replica=replica))
+        return [sent.rest(each) for each in (first, *map(output, run[1:]))]
+
+    sent = Sent()
+    begun = asked("first", ["A", "B"])
+    rests = asked("other", again)
+    assert [rest and rest.miss and rest.miss.replica for rest in rests] == reported
+    whole = RequestOutput.joined(part for part in (*begun, *rests) if part is not None)
+    assert whole.miss is not None
+    assert whole.miss.replica == "other"
 
 
 def test_a_request_draws_the_same_again():

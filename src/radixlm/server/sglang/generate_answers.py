@@ -153,7 +153,7 @@ class NativeWriter:
         known.text.append(output.text)
         known.ids.extend(output.token_ids)
         known.last = output
-        known.miss = known.miss or output.miss
+        known.miss = output.miss or known.miss
         known.took = self._service.clock.now() - self._task.began
         if not self._streams:
             return []

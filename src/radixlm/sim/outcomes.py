@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -160,13 +161,18 @@ def measure_all(runs: Sequence[Run], jobs: int, tick: Callable[[int], object]) -
         min(jobs, len(runs)), mp_context=context, initializer=_share, initargs=(count,)
     ) as pool:
         futures = [pool.submit(_measure_there, run) for run in runs]
-        for future in futures:
-            while not future.done():
-                wait([future], timeout=_SECONDS_TO_LOOK)
-                now = count.value
-                tick(now - shown)
-                shown = now
-            yield future.result()
+        try:
+            for future in futures:
+                while not future.done():
+                    wait([future], timeout=_SECONDS_TO_LOOK)
+                    now = count.value
+                    tick(now - shown)
+                    shown = now
+                yield future.result()
+        except BaseException:  # Ctrl-C, too: the pool would wait for all runs
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise
         tick(count.value - shown)
 
 
@@ -174,6 +180,7 @@ _shared: list[Any] = []  # in a process of its own: the count of all
 
 
 def _share(count: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without an account of its stack
     _shared[:] = [count]
 
 

@@ -15,6 +15,7 @@ from radixlm.engine.tiering import Store
 from radixlm.memory.disk_store import DiskStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
+from radixlm.memory.store_folder import private_folder
 from radixlm.memory.transfers import Transfers
 from radixlm.memory.weight_sums import WeightSums
 from radixlm.scheduler.restoring import Pace
@@ -46,6 +47,7 @@ class Disk:
         progress: bool,
     ) -> None:
         blocks = PoolBlocks(pool, config.disk_block_tokens)
+        private_folder(Path(folder))  # sums are remembered in it
         sums = WeightSums(Path(folder))
         try:
             store = DiskStore.open(

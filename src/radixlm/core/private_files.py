@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,6 +51,22 @@ def open_private(path: Path) -> BinaryIO:
 
 def _opened(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+
+
+def replace_private(path: Path, content: bytes) -> None:
+    """Put a file for this user alone in a path's place, in one moment: readers see all of the old
+    one or of the new, also after a loss of power. Raises OSError.
+    """
+    handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}-")  # of mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(fresh).replace(path)
+    except BaseException:
+        Path(fresh).unlink(missing_ok=True)
+        raise
 
 
 def make_private_folder(path: Path) -> None:

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Changes with the files' layout, and with that of a block's bytes.
-LAYOUT = 1
+# Changes with the layout of a block's bytes; that of the files is in `store_schema`.
+BLOCK_LAYOUT = 1
 _DIGEST_BYTES = 32
 
 Fact = str | int | float | bool | None
@@ -24,8 +24,8 @@ class StoreIdentity:
     name: str = ""
 
     def digest(self, block_tokens: int, block_bytes: int) -> str:
-        """64 hexadecimal digits, of the layout's version and a block's sizes too."""
-        return digest_of({**self.facts, "": [LAYOUT, block_tokens, block_bytes]})
+        """64 hexadecimal digits, of the version of a block's layout and of its sizes too."""
+        return digest_of({**self.facts, "": [BLOCK_LAYOUT, block_tokens, block_bytes]})
 
     def described(self) -> str:
         return json.dumps({"model": self.name, **self.facts}, sort_keys=True)

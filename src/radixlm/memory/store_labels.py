@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 from radixlm.core.errors import DiskStoreError
 from radixlm.core.files import read_text
+from radixlm.core.private_files import replace_private
 
 _MOST_BYTES = 1 << 20
 
@@ -35,16 +35,9 @@ def write_label(blocks: Path, label: Label) -> None:
         path.chmod(0o600)  # a copy of another folder's may be open to others
         return
     content = json.dumps([*label, _check(label)]).encode()
-    new = path.with_suffix(f".json-{os.getpid()}")
     try:
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(file, "wb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        new.replace(path)
+        replace_private(path, content)
     except OSError as error:
-        new.unlink(missing_ok=True)
         raise DiskStoreError(f"the disk cache's {path}: {error.strerror}") from None
 
 

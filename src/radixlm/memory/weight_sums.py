@@ -13,7 +13,8 @@ from typing import Any
 import xxhash
 
 from radixlm.core.errors import CheckpointError
-from radixlm.core.files import read_text
+from radixlm.core.files import open_regular, read_text
+from radixlm.core.private_files import replace_private
 from radixlm.core.weight_files import Stamp, WeightFile
 
 REMEMBERED = "weight-sums.json"
@@ -73,18 +74,14 @@ class WeightSums:
         rows = [[str(file.path), *file.stamp, its] for file, its in known.items()]
         while len(text := json.dumps(rows)) > _MOST_BYTES:
             del rows[: len(rows) // 8 + 1]
-        fresh = self._path.with_suffix(".new")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         with contextlib.suppress(OSError):
-            with os.fdopen(os.open(fresh, flags, 0o600), "w", encoding="ascii") as file:
-                file.write(text)
-            fresh.replace(self._path)
+            replace_private(self._path, text.encode())
 
 
 def _read(file: WeightFile, step: Callable[[int], object]) -> str:
     total, buffer = xxhash.xxh3_128(), memoryview(bytearray(_PIECE))
     try:
-        with file.path.open("rb", buffering=0) as opened:
+        with open_regular(file.path) as opened:
             if Stamp.of(os.fstat(opened.fileno())) != file.stamp:
                 raise file.changed()
             while count := opened.readinto(buffer):
@@ -92,7 +89,7 @@ def _read(file: WeightFile, step: Callable[[int], object]) -> str:
                 step(count)
             if Stamp.of(os.fstat(opened.fileno())) != file.stamp:
                 raise file.changed()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{file.path} cannot be read: {error}") from None
     return total.hexdigest()
 

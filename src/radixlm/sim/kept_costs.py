@@ -9,6 +9,7 @@ from pathlib import Path
 from radixlm.bench.processor_name import processor
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
+from radixlm.core.private_files import replace_private
 from radixlm.sim.costs import Costs, read_costs
 from radixlm.text.model_folder import DEMO_NAME
 
@@ -51,9 +52,7 @@ def keep_costs(costs: Costs, config: EngineConfig, folder: Path = FOLDER) -> Pat
     path = costs_path(config, folder)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_text(costs.written(), encoding="utf-8")
-        fresh.replace(path)
+        replace_private(path, costs.written().encode())
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
     return path

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from radixlm.core.private_files import check_private, make_private_folder, open_private
+from radixlm.core.private_files import (
+    check_private,
+    make_private_folder,
+    open_private,
+    replace_private,
+)
 
 
 def mode(path: Path) -> int:
@@ -35,6 +40,18 @@ def test_what_is_made_is_for_this_user_alone(tmp_path: Path) -> None:
     for _ in range(2):
         make_private_folder(tmp_path / "folder")
         assert mode(tmp_path / "folder") == 0o700
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("open to others")
+    replace_private(file, b"mine")
+    assert (mode(file), file.read_text()) == (0o600, "mine")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"):
+        replace_private(tmp_path / "folder", b"mine")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]
 
 
 @pytest.mark.parametrize("bits", [0o644, 0o620, 0o604])

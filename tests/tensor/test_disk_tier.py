@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from radixlm import Engine, SamplingParams
 from radixlm.core.errors import ConfigError
 from radixlm.core.request import Namespace, RequestOutput
+from radixlm.memory.disk_store import DiskStore, StoredBlock
 from radixlm.testing.reference import make_checkpoint
 from tests.server_support import until
 
@@ -93,6 +96,22 @@ def test_half_from_disk(tmp_path: Path) -> None:
     read = restarted(model, disk, 56, **EXACT)
     assert bits(read) == bits(cold)
     assert cached(read) == [48, 45, 0]
+
+
+def test_a_stop_while_blocks_are_written_loses_none_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = DiskStore.put
+
+    def late(store: DiskStore, blocks: Iterable[StoredBlock]) -> int:
+        time.sleep(0.1)
+        return put(store, blocks)
+
+    monkeypatch.setattr(DiskStore, "put", late)
+    model, disk = make_checkpoint(tmp_path / "model", "llama"), tmp_path / "disk"
+    with opened(model, disk) as engine:
+        answers(engine)
+    restarted(model, disk, STORED)
 
 
 def test_other_weights_ropes_types_and_namespaces_are_apart(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from radixlm.core.moves import Report
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.engine.engine_core import EngineCore
 from radixlm.engine.engine_stats import EngineStats, StepLog
+from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import TreeUpdate
 
 # How long what is cached may be written to disk when the engine stops.
@@ -133,8 +134,14 @@ class EngineThread(threading.Thread):
         tiering = self._core.tiering
         if tiering is None:
             return
-        tiering.save_all()
         until = self._clock.now() + SECONDS_TO_SAVE
+        tiering.stop_reading()
+        self._finish_moves(tiering, until)  # what comes after these can be written then
+        tiering.save_all()
+        self._finish_moves(tiering, until)
+        tiering.stop()
+
+    def _finish_moves(self, tiering: Tiering, until: float) -> None:
         while tiering.holds and (left := until - self._clock.now()) > 0:
             try:
                 message = self._inbox.get(timeout=left)
@@ -142,7 +149,6 @@ class EngineThread(threading.Thread):
                 break
             if isinstance(message, Report):
                 tiering.take(message)
-        tiering.stop()
 
     def _receive(self) -> None:
         """Handle all messages, or wait for one; what ends by them is sent in one message."""

@@ -245,14 +245,18 @@ class Tiering:
         waits += [floor.restoring.seconds_left() for floor in self.floors]
         return min((each for each in waits if each is not None), default=None)
 
+    def stop_reading(self) -> None:
+        """End all reads soon."""
+        for floor in self.floors:
+            floor.restoring.stop_all()
+
     def save_all(self) -> None:
         """Begin to write all that is resident and worth it, for a stop."""
         for floor in self.floors:
-            floor.restoring.stop_all()
             floor.saving.save_all()
 
     def stop(self) -> None:
         """End all jobs soon."""
+        self.stop_reading()
         for floor in self.floors:
-            floor.restoring.stop_all()
             floor.saving.stop()

@@ -263,16 +263,16 @@ class Abuse:
                 folders = dict(zip(NAMES, order, strict=True))
                 traffic = Traffic(self._truth, served, folders, self._chance)
 
-                def kill() -> None:
-                    os.kill(served.pid, signal.SIGKILL)
-
-                asyncio.run(traffic.run(seconds, kill if killed else lambda: None))
-                row.update(traffic.counts)
-                if not killed:
+                def end() -> None:
                     state = served.state()
-                    row["unbalanced"] += balanced(served) is None
                     row["from_disk"] += state["disk_restored"]
                     row["from_host"] += state["host_restored"]
+                    if killed:
+                        os.kill(served.pid, signal.SIGKILL)
+
+                asyncio.run(traffic.run(seconds, end))
+                row.update(traffic.counts)
+                row["unbalanced"] += not killed and balanced(served) is None
         except SystemExit as error:
             row["no_start"] += 1
             tqdm.write(str(error)[-1_000:])

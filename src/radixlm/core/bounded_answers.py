@@ -38,10 +38,11 @@ class BoundedAnswers:
         return {"request": [plain], "response": [bound]}
 
     def _bound(self, answer: httpx.Response) -> None:
-        coding = answer.headers.get("content-encoding", "identity")
+        coding = answer.headers.get("content-encoding", "identity").strip().lower()
+        kind = answer.headers.get("content-type", "").strip().lower()
         if coding != "identity":
             raise AnswerTooLongError(f"{coding} was not asked for")
-        end = b"\n" if answer.headers.get("content-type", "").startswith(_EVENTS) else None
+        end = b"\n" if kind.startswith(_EVENTS) else None
         answer.stream = _BoundedBytes(answer.stream, self.most, end)
 
 

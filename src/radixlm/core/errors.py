@@ -128,6 +128,10 @@ class DamagedStoreError(DiskStoreError):
     """The disk cache's index is damaged, or not one that this version writes."""
 
 
+class FullStoreError(DiskStoreError):
+    """The disk has no room for the disk cache's index."""
+
+
 class NodeGoneError(CacheError):
     """The node is not in the tree, not any more, or not visible to the caller."""
 

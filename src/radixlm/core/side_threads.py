@@ -28,8 +28,9 @@ class SideThreads:
         self._name, self._most, self._most_waiting = name, most, most_waiting
         self._lock = threading.Lock()
         self._waiting: dict[Future[Any], Callable[[], Any]] = {}
-        # What each thread is at; None between two calls.
+        # What each thread is at; None between two calls. How many are in one.
         self._threads: dict[threading.Thread, Future[Any] | None] = {}
+        self._busy = 0
         self._closed = False
 
     async def run(self, call: Callable[[], T], seconds: float | None = None) -> T:
@@ -59,19 +60,29 @@ class SideThreads:
         with self._lock:
             if self._closed:
                 raise self._stopped()
-            begun = sum(each is not None for each in self._threads.values())
-            if begun + len(self._waiting) >= self._most + self._most_waiting:
+            if self._busy + len(self._waiting) >= self._most + self._most_waiting:
                 raise QueueFullError(
                     f"{self._name}: {self._most} under way and {self._most_waiting} that wait are "
                     "the most; try again later"
                 )
-            self._waiting[future] = call
             if len(self._threads) < self._most:
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._threads[thread] = None
-                thread.start()
+                self._begin_thread()
+            self._waiting[future] = call
         future.add_done_callback(self._no_longer_waits)
         return future
+
+    def _begin_thread(self) -> None:
+        """Where the system has no thread for us, those that there are have to do. Raises
+        RuntimeError where there are none.
+        """
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        self._threads[thread] = None
+        try:
+            thread.start()
+        except RuntimeError:
+            del self._threads[thread]
+            if not self._threads:
+                raise
 
     def _no_longer_waits(self, future: Future[Any]) -> None:
         with self._lock:
@@ -83,10 +94,17 @@ class SideThreads:
             try:
                 value = call()
             except BaseException as error:  # raised where it is waited for
+                self._leave()
                 fail(future, error)
             else:
+                self._leave()
                 settle(future, value)
             del taken, future, call  # what the call holds goes now, not when the next one comes
+
+    def _leave(self) -> None:
+        """Before its outcome is seen: then the next call finds the thread free."""
+        with self._lock:
+            self._busy -= 1
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
         with self._lock:
@@ -94,6 +112,7 @@ class SideThreads:
                 del self._threads[threading.current_thread()]
                 return None
             future = self._threads[threading.current_thread()] = next(iter(self._waiting))
+            self._busy += 1
             return future, self._waiting.pop(future)
 
     def _stopped(self) -> EngineStoppedError:

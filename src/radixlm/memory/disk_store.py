@@ -20,7 +20,7 @@ from radixlm.memory.store_folder import bytes_beside, private_folder
 from radixlm.memory.store_identity import StoreIdentity
 from radixlm.memory.store_index import LOG_BYTES, ROW_BYTES, StoreIndex
 from radixlm.memory.store_labels import Label, write_label
-from radixlm.memory.store_repair import open_repaired, open_sound
+from radixlm.memory.store_repair import open_repaired
 from radixlm.memory.store_rows import Identity, Room, Row, blocks_path, key_after, keys_of
 from radixlm.memory.stores import Block
 
@@ -92,9 +92,8 @@ class DiskStore:
         private_folder(folder)
         digest = identity.digest(block_tokens, block_bytes)
         label = Label(digest, identity.described(), block_tokens, block_bytes)
-        if strict:
-            open_sound(folder).close()
-        index, repaired = open_repaired(folder, int(limit_bytes * _SHARE_ASIDE), label)
+        most_aside = int(limit_bytes * _SHARE_ASIDE)
+        index, repaired = open_repaired(folder, most_aside, label, strict=strict)
         if text := str(repaired):
             _logger.warning("%s: %s", folder, text)
         try:

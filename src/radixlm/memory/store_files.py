@@ -14,6 +14,7 @@ import xxhash
 
 from radixlm.core.errors import DiskStoreError
 from radixlm.memory.block_records import record_bytes
+from radixlm.memory.store_folder import MOMENT_SECONDS, locked_in_time
 
 # Slots begin at pages, so that no write reads what is beside it.
 _PAGE = 4096
@@ -37,15 +38,21 @@ class BlockFile:
             self._fd = os.open(path, flags, 0o600)
             os.fchmod(self._fd, 0o600)  # a copy of another folder's may be open to others
         try:
-            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-                raise DiskStoreError(f"{path} is not a regular file")
-            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._fd)
-            raise DiskStoreError(f"{path} is being changed by `radixlm cache prune`") from None
+            with _errors_of(path):
+                self._share()
         except DiskStoreError:
             os.close(self._fd)
             raise
+
+    def _share(self) -> None:
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            raise DiskStoreError(f"{self.path} is not a regular file")
+        # Another start looks at what it holds, for a moment.
+        if not locked_in_time(self._fd, fcntl.LOCK_SH, MOMENT_SECONDS):
+            raise DiskStoreError(
+                f"{self.path} is being changed by another process, `radixlm cache prune` or a "
+                "start that mends it: try again when that has ended"
+            )
 
     def check(self) -> None:
         """Raises where the file is not the one at its place any more: what is written is lost."""

@@ -113,24 +113,30 @@ class FolderLock:
         return False
 
     def _take(self, kind: int, seconds: float) -> bool:
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                fcntl.flock(self._fd, kind | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EINTR):
-                    raise DiskStoreError(
-                        f"the disk cache {self._folder}: {error.strerror}"
-                    ) from None
-                if time.monotonic() >= end:
-                    return False
-                time.sleep(0.05)
-            else:
-                return True
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            return locked_in_time(self._fd, kind, seconds)
+        except OSError as error:
+            raise DiskStoreError(f"the disk cache {self._folder}: {error.strerror}") from None
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def locked_in_time(descriptor: int, kind: int, seconds: float) -> bool:
+    """Whether a lock of flock(2) could be had within these seconds. Raises OSError."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EINTR):
+                raise
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
 
 
 def set_aside(
@@ -159,6 +165,15 @@ def set_aside(
         raise DiskStoreError(f"the disk cache {folder}: {error}") from None
     first = Path(f"{place}{_ending(names[0])}")
     return first if os.path.lexists(first) else None
+
+
+def delete_aside(folder: Path) -> int:
+    """Delete all that was set aside, and say how many bytes that gave back. Raises OSError."""
+    there = _aside(folder)
+    nbytes = sum(map(_bytes, there))
+    for each in there:
+        _remove(each)
+    return nbytes
 
 
 def _ending(name: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from radixlm.core.errors import DamagedStoreError, DiskStoreError
+from radixlm.core.errors import DamagedStoreError, DiskStoreError, FullStoreError
 from radixlm.core.moves import StoredPath
 from radixlm.memory.store_folder import FolderLock
 from radixlm.memory.store_rows import Identity, Lying, Room, Row, identity_of, is_sound, root_key
@@ -48,7 +48,7 @@ _INSTRUCTIONS = 1_000_000
 # What SQLite says of the disk, of rights and of other processes, not of what is in the file.
 _NO_DAMAGE = frozenset(
     {sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM}
-    | {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN}
+    | {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
     | {sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_AUTH}
 )
 _SUBTREE = """WITH RECURSIVE below (key) AS (VALUES (:key) UNION
@@ -218,11 +218,13 @@ class StoreIndex:
         growth = max(0, row_bytes - spare)
         if growth and used + own + growth > room.together:
             return None
-        for (slot,) in self._all("SELECT slot FROM free WHERE identity = ? LIMIT 1", identity.id):
+        # Those behind a limit that was lowered stay free until they are cut off.
+        free = "SELECT slot FROM free WHERE identity = ? AND slot < ? LIMIT 1"
+        for (slot,) in self._all(free, identity.id, max(0, -(-room.blocks // size))):
             self._base.execute(
                 "DELETE FROM free WHERE identity = ? AND slot = ?", (identity.id, slot)
             )
-            if slot in _SLOTS and slot * size < room.blocks:
+            if slot in _SLOTS:
                 return int(slot)
         if used + size > room.blocks or used + size + own + growth > room.together:
             return None
@@ -371,6 +373,8 @@ class StoreIndex:
                 raise DiskStoreError(text) from None
             # An error of Python's own, as of text that is no text, has no code.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+            if code & 0xFF == sqlite3.SQLITE_FULL:
+                raise FullStoreError(text) from None
             if code & 0xFF in _NO_DAMAGE:
                 raise DiskStoreError(text) from None
             raise DamagedStoreError(f"{text} (it is damaged)") from None

@@ -98,43 +98,70 @@ def test_what_a_server_writes_meanwhile_is_not_damaged(command: str, folder: Pat
     assert found(server, path(4, first=900)) == 4
 
 
-@pytest.mark.parametrize("options", [["--to-gb", "0.0006"], ["--damaged"], ["--identity"]])
-def test_prune_works_on_a_full_disk(options: list[str], tmp_path: Path) -> None:
-    """A file system of its own, in which not a page is left."""
-    body = """
+FULL = """
 import os, subprocess, sys
 from pathlib import Path
-folder, *options = sys.argv[1:]
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
+place, what, *options = sys.argv[1:]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], check=True)
 from tests.unit.cli.test_cache_command import damage, run
 from tests.store_support import blocks_of, found, open_store, path
-store = open_store(Path(folder) / "kv")
+folder = Path(place) / "kv"
+store = open_store(folder)
 assert store.put(blocks_of(path(90))) == 90
 store.close()
-damage(Path(folder) / "kv", 80)
-with open(Path(folder) / "rest", "wb", buffering=0) as rest:
+match what:
+    case "block":
+        damage(folder, 80)
+    case "index":
+        (folder / "index.sqlite").write_bytes(bytes(9_000))
+    case "no index":
+        (folder / "index.sqlite").unlink()
+with open(Path(place) / "rest", "wb", buffering=0) as rest:
     try:
         while True:
             rest.write(bytes(4096))
     except OSError:
         pass
-assert os.statvfs(folder).f_bavail == 0
-if options == ["--identity"]:
-    options += [next((Path(folder) / "kv").glob("*.blocks")).stem]
-text, code = run("prune", Path(folder) / "kv", *options)
-assert code == 0, text
-store = open_store(Path(folder) / "kv")
-print(text, "left", len(store), found(store, path(90)))
+assert os.statvfs(place).f_bavail == 0
+if options:
+    digest = next(folder.glob("*.blocks")).stem
+    text, code = run(options[0], folder, *options[1:], *[digest] * (options[-1] == "--identity"))
+    assert code == 0, text
+    print(text)
+store = open_store(folder)
+print("left", len(store), found(store, path(90)))
 """
+
+
+def on_a_full_disk(tmp_path: Path, what: str, *options: str) -> list[int]:
+    """Blocks, and those that are found, in a file system of its own in which not a page is left.
+
+    what: is damaged before. options: a command of `radixlm cache` that comes before the start.
+    """
     unshare = ("unshare", "--user", "--map-root-user", "--mount")
     probe = [*unshare, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)]
     if subprocess.run(probe, capture_output=True, check=False).returncode:  # noqa: S603
         pytest.skip("no file system may be mounted here")
-    command = [*unshare, sys.executable, "-c", body, str(tmp_path), *options]
+    command = [*unshare, sys.executable, "-c", FULL, str(tmp_path), what, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr
-    left = {"--to-gb": "left 73 73", "--damaged": "left 80 80", "--identity": "left 0 0"}
-    assert left[options[0]] in done.stdout
+    return [int(number) for number in done.stdout.split("left ")[1].split()]
+
+
+@pytest.mark.parametrize(
+    ("options", "left"), [(["--to-gb", "0.0006"], 73), (["--damaged"], 80), (["--identity"], 0)]
+)
+def test_prune_works_on_a_full_disk(options: list[str], left: int, tmp_path: Path) -> None:
+    assert on_a_full_disk(tmp_path, "block", "prune", *options) == [left, left]
+
+
+@pytest.mark.parametrize("options", [[], ["repair"]], ids=["start", "repair"])
+@pytest.mark.parametrize("what", ["index", "no index"])
+def test_an_index_is_made_on_a_full_disk(what: str, options: list[str], tmp_path: Path) -> None:
+    """At the cost of some blocks."""
+    blocks, reached = on_a_full_disk(tmp_path, what, *options)
+    assert blocks == reached
+    assert 40 < blocks < 90
 
 
 @pytest.mark.parametrize("name", ["ls", "verify", "prune"])

@@ -78,3 +78,9 @@ def test_what_was_packed_unasked_is_not_unpacked() -> None:
     with pytest.raises(AnswerTooLongError, match="gzip was not asked for"):
         read(packed, {"content-encoding": "gzip"})
     assert not packed.given
+
+
+def test_headers_are_the_same_in_any_case() -> None:
+    lines = [PIECE + b"\n"] * 5
+    assert read(Pieces(lines), {"content-type": "Text/Event-Stream"}) == b"".join(lines)
+    assert read(Pieces([PIECE]), {"content-encoding": "Identity"}) == PIECE

@@ -58,6 +58,30 @@ def test_calls_that_hang_hold_up_no_more_than_these_threads() -> None:
     asyncio.run(main())
 
 
+def test_calls_one_after_the_other_find_a_thread_each() -> None:
+    async def main() -> None:
+        side = SideThreads("reading", 1, 0)
+        assert [await side.run(lambda: 7, LONG) for _ in range(200)] == [7] * 200
+
+    asyncio.run(main())
+
+
+def test_a_thread_that_the_system_refuses_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        side = SideThreads("reading", 1, 4)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start"):
+                await side.run(lambda: 7, LONG)
+        assert await side.run(lambda: 7, LONG) == 7
+        side.close(LONG)
+
+    asyncio.run(main())
+
+
 def _pool() -> list[threading.Thread]:
     """Threads of asyncio's own pool."""
     return [each for each in threading.enumerate() if each.name.startswith("asyncio")]

@@ -4,9 +4,11 @@ that are sound.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -166,6 +168,66 @@ def test_what_another_process_uses_is_not_repaired(
     assert (folder / INDEX).read_bytes() == content
     server.close()
     assert found(open_store(folder), path(BLOCKS)) == BLOCKS
+
+
+def test_a_start_waits_for_another_that_looks_at_a_file(folder: Path) -> None:
+    other = os.open(blocks_file(folder), os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    timer = threading.Timer(0.1, os.close, [other])
+    timer.start()
+    with closing(open_store(folder)) as store:
+        assert found(store, path(BLOCKS)) == BLOCKS
+    timer.join()
+
+
+def test_what_is_no_file_in_a_label_s_place_is_set_aside(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    label = blocks_file(folder).with_suffix(".json")
+    label.unlink()
+    label.mkdir()
+    with closing(open_store(folder)) as store:
+        assert found(store, path(BLOCKS)) == BLOCKS
+    assert label.is_file()
+    [said] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert f"{label.name}: no regular file, and set aside" in said
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda index: os.truncate(index, 0)])
+def test_strictly_blocks_without_an_index_are_refused(
+    damage: Callable[[Path], None], folder: Path
+) -> None:
+    damage(folder / INDEX)
+    with pytest.raises(DiskStoreError, match=r"missing or empty, .*radixlm cache repair"):
+        open_store(folder, strict=True)
+
+
+def test_strictly_sizes_that_are_not_ours_are_refused(folder: Path) -> None:
+    sql("UPDATE identities SET block_tokens = 32")(folder)
+    there = {each.name for each in folder.iterdir()}
+    with pytest.raises(DiskStoreError, match=r"of another size .*radixlm cache repair"):
+        open_store(folder, strict=True)
+    assert {each.name for each in folder.iterdir()} == there
+    with closing(open_store(folder)) as store:
+        assert found(store, path(BLOCKS)) == BLOCKS
+
+
+def test_blocks_without_a_label_are_found_by_who_knows_whose_they_are(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for label in folder.glob("*.json"):
+        label.unlink()
+    (folder / INDEX).unlink()
+    ours, theirs = (
+        blocks_file(folder),
+        min(folder.glob("*.blocks"), key=lambda each: each.stat().st_size),
+    )
+    with closing(open_store(folder)) as store:
+        assert found(store, path(BLOCKS)) == BLOCKS
+    assert ours.exists()
+    assert not theirs.exists()
+    [said] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "MB of blocks that cannot be used are deleted" in said
 
 
 def test_what_is_set_aside_is_bounded_and_takes_room(folder: Path) -> None:

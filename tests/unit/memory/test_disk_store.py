@@ -136,6 +136,21 @@ def test_it_takes_what_there_is_room_for(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= (8 << 20) + 10 * 9000
 
 
+def test_free_places_behind_a_limit_that_was_lowered_stay_free(tmp_path: Path) -> None:
+    store = open_store(tmp_path, blocks=100)
+    for tokens in (path(30), path(60, first=1000)):
+        store.put(blocks_of(tokens))
+    store.delete([StoredPath(b"", path(1, first=1000))])
+    store.close()
+    store = open_store(tmp_path, blocks=10)
+    assert [store.put(blocks_of(path(1, first=number))) for number in range(2000, 2020)] == [0] * 20
+    store.close()
+    store = open_store(tmp_path, blocks=100)
+    assert store.put(blocks_of(path(60, first=3000))) == 60
+    [file] = tmp_path.glob("*.blocks")
+    assert file.stat().st_size <= 90 * 8192
+
+
 def test_the_index_takes_room_too(tmp_path: Path) -> None:
     """Of many namespaces that are longer than blocks; what is deleted makes room again."""
     store = open_store(tmp_path, blocks=1_500)

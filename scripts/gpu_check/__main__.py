@@ -66,12 +66,19 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, prog="python -m scripts.gpu_check")
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        prog="python -m scripts.gpu_check",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     there = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=there, help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("gpu-check"))
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--seconds", type=float, default=570)
+    out = "where gpu.jsonl and a trace go; default: %(default)s"
+    parser.add_argument("--out", type=Path, default=Path("gpu-check"), help=out)
+    only = "these checks; default: all"
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), help=only)
+    seconds = "for all together; default: %(default)s"
+    parser.add_argument("--seconds", type=float, default=570, help=seconds)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -97,7 +97,8 @@ def _sums(
     """The size and the sum of each file."""
     total = sums.unknown(weights)
     if total:
-        _logger.info("reading %.3g GB of weights to know what the disk cache is of", total / 1e9)
+        text = "reading %.1f MB of weights once, to find this model's blocks on disk"
+        _logger.info(text, total / 1e6)
     # disable=None: no bar where stderr is no terminal, so that logs stay readable.
     off = None if progress and total else True
     with tqdm(total=total, desc="checking weights", unit="B", unit_scale=True, disable=off) as bar:

@@ -345,11 +345,11 @@ class CheckedCache:
     def _expire(self) -> int:
         """What `pins.expire()` must do at this moment, in the model; how many pins end."""
         now, before = self.clock.now(), len(self.pins)
-        for held in list(self.pins.values()):
-            if held.pin.expires_at is not None and held.pin.expires_at <= now:
-                self.model.unpin(held.codes, held.pin.tokens)
-                del self.pins[held.pin.id]
-                self.counts["pins expired"] += 1
+        ends = [(each.pin.expires_at, each.pin.id) for each in self.pins.values()]
+        for _, pin_id in sorted(end for end in ends if end[0] is not None and end[0] <= now):
+            held = self.pins.pop(pin_id)
+            self.model.unpin(held.codes, held.pin.tokens)
+            self.counts["pins expired"] += 1
         return before - len(self.pins)
 
     def _after(self, reader: Reader | None) -> None:

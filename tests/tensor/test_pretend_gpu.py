@@ -150,7 +150,8 @@ def adapter(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
 
 def everything(served: Served, adapter: Path) -> list[GenerateRequest]:
     """Requests with all that a request may ask of logits and products, in the same steps."""
-    name = served.shelf.put("own", adapter)
+    name, weights = served.shelf.read("own", adapter)
+    served.shelf.put(name, weights)
     letters = constraint(Grammar.regex("[a-f]{1,20}"), 320)
     return [
         *PLAIN,

@@ -155,15 +155,18 @@ class PinBoard:
         self._tree.unpin(held.node)
 
     def expire(self) -> None:
-        """Unpin what has reached its end. O(1) while nothing has, O(log pins) for each."""
+        """Unpin what has reached its end, the first to end first. O(1) while nothing has, O(log
+        pins) for each.
+        """
         while self._ends and self._ends[0][0] <= self._clock.now():
-            held = self._pins.get(heappop(self._ends)[1])
+            end, pin_id = heappop(self._ends)
+            held = self._pins.get(pin_id)
             if held is None or held.pin.expires_at is None:
                 continue
-            if held.pin.expires_at <= self._clock.now():
-                self.remove(held.pin.id)
+            if held.pin.expires_at <= end:
+                self.remove(pin_id)
             else:  # it was renewed
-                heappush(self._ends, (held.pin.expires_at, held.pin.id))
+                heappush(self._ends, (held.pin.expires_at, pin_id))
 
     def _whole(self, key: Key, namespace: Hashable) -> Match:
         match = self._tree.match_prefix(key, namespace)

@@ -97,8 +97,9 @@ def _sums(
     """The size and the sum of each file."""
     total = sums.unknown(weights)
     if total:
-        text = "reading %.1f MB of weights once, to find this model's blocks on disk"
-        _logger.info(text, total / 1e6)
+        size, unit = (total / 1e9, "GB") if total >= 1e9 else (total / 1e6, "MB")
+        text = "reading %.2f %s of weights once, to find this model's blocks on disk"
+        _logger.info(text, size, unit)
     # disable=None: no bar where stderr is no terminal, so that logs stay readable.
     off = None if progress and total else True
     with tqdm(total=total, desc="checking weights", unit="B", unit_scale=True, disable=off) as bar:

@@ -24,6 +24,15 @@ class InvalidRequestError(RadixLMError, ValueError):
         self.param = param
 
 
+def reason_of(error: Exception) -> str:
+    """What went wrong; of the system's errors without number and path.
+
+    >>> reason_of(FileNotFoundError(2, "No such file", "x")), reason_of(ValueError("odd"))
+    ('No such file', 'odd')
+    """
+    return str(getattr(error, "strerror", None) or error)
+
+
 def wrong(field: str, text: str) -> InvalidRequestError:
     """The error about a field of the request. text: what is wrong, to be read after its name."""
     return InvalidRequestError(f"{field} {text}", param=field)

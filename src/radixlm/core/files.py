@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from radixlm.core.errors import CheckpointError, ConfigError
+from radixlm.core.errors import CheckpointError, ConfigError, reason_of
 
 MOST_BYTES = 64 * 2**20
 # What quantizes the checkpoints that are read, by config.json's `quant_method`.
@@ -28,8 +28,7 @@ def given_path(text: str) -> Path:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, no such user
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{text!r:.80} is no path that can be used: {reason}") from None
+        raise ConfigError(f"{text!r:.80} is no path that can be used: {reason_of(error)}") from None
     return path
 
 

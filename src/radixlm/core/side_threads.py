@@ -28,9 +28,8 @@ class SideThreads:
         self._name, self._most, self._most_waiting = name, most, most_waiting
         self._lock = threading.Lock()
         self._waiting: dict[Future[Any], Callable[[], Any]] = {}
-        # What each thread is at; None between two calls. How many are in one.
+        # What each thread is at; None between two calls.
         self._threads: dict[threading.Thread, Future[Any] | None] = {}
-        self._busy = 0
         self._closed = False
 
     async def run(self, call: Callable[[], T], seconds: float | None = None) -> T:
@@ -60,7 +59,8 @@ class SideThreads:
         with self._lock:
             if self._closed:
                 raise self._stopped()
-            if self._busy + len(self._waiting) >= self._most + self._most_waiting:
+            busy = sum(each is not None for each in self._threads.values())
+            if busy + len(self._waiting) >= self._most + self._most_waiting:
                 raise QueueFullError(
                     f"{self._name}: {self._most} under way and {self._most_waiting} that wait are "
                     "the most; try again later"
@@ -104,7 +104,7 @@ class SideThreads:
     def _leave(self) -> None:
         """Before its outcome is seen: then the next call finds the thread free."""
         with self._lock:
-            self._busy -= 1
+            self._threads[threading.current_thread()] = None
 
     def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
         with self._lock:
@@ -112,7 +112,6 @@ class SideThreads:
                 del self._threads[threading.current_thread()]
                 return None
             future = self._threads[threading.current_thread()] = next(iter(self._waiting))
-            self._busy += 1
             return future, self._waiting.pop(future)
 
     def _stopped(self) -> EngineStoppedError:

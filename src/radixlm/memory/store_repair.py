@@ -97,9 +97,7 @@ def _made_room(folder: Path) -> int:
         try:
             if nbytes := delete_aside(folder):
                 return nbytes
-            sizes = {
-                each: each.stat().st_size for each in folder.glob("*.blocks") if _is_ours(each)
-            }
+            sizes = {each: each.stat().st_size for each in _block_files(folder)}
             longest = max(sizes, key=sizes.__getitem__, default=None)
             if longest is None or not sizes[longest]:
                 return 0
@@ -110,8 +108,10 @@ def _made_room(folder: Path) -> int:
         return sizes[longest] - left
 
 
-def _is_ours(path: Path) -> bool:
-    return _NAME.fullmatch(path.name) is not None and stat.S_ISREG(path.lstat().st_mode)
+def _block_files(folder: Path) -> list[Path]:
+    """Regular files with names of ours, whosever their blocks are."""
+    named = (each for each in folder.glob("*.blocks") if _NAME.fullmatch(each.name))
+    return sorted(each for each in named if stat.S_ISREG(each.lstat().st_mode))
 
 
 def _open_repaired(
@@ -158,8 +158,8 @@ def _check_there(folder: Path) -> None:
     path = folder / FILE
     if os.path.lexists(path) and path.lstat().st_size:
         return
-    for each in folder.glob("*.blocks"):
-        if _is_ours(each) and each.stat().st_size:
+    for each in _block_files(folder):
+        if each.stat().st_size:
             raise DamagedStoreError(f"{path} is missing or empty, and {each.name} is not")
 
 
@@ -198,11 +198,11 @@ def _reconciled(index: StoreIndex, folder: Path, most_aside: int, own: Label | N
     """Put into the index what files have and it has not, and the other way round. What another
     process has open is left alone. own: of a file whose label may be lost.
     """
-    paths = [each for each in sorted(folder.iterdir()) if _NAME.fullmatch(each.name)]
-    strange = [each.name for each in paths if not stat.S_ISREG(each.lstat().st_mode)]
+    ours = [each for each in sorted(folder.iterdir()) if _NAME.fullmatch(each.name)]
+    strange = [each.name for each in ours if not stat.S_ISREG(each.lstat().st_mode)]
     for name in strange:
         set_aside(folder, most_aside, [name])
-    paths = [each for each in paths if each.suffix == ".blocks" and each.name not in strange]
+    paths = _block_files(folder)  # first: an identity is in the index before its file is made
     named = {blocks_path(folder, each): each for each in index.identities()}
     found = deleted = 0
     for path in paths:

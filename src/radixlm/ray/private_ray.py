@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, reason_of
 from radixlm.core.private_files import check_private, make_private_folder
 
 _TOKEN_BYTES = 32
@@ -33,10 +33,9 @@ def check_token(environment: Mapping[str, str], home: Path, *, make: bool) -> No
         if path.exists():
             check_private(path, path.stat())
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"Ray's token {path}, by which others could run code as you: {reason}; or delete it, "
-            "if others may have read it: a new one is made"
+            f"Ray's token {path}, by which others could run code as you: {reason_of(error)}; or "
+            "delete it, if others may have read it: a new one is made"
         ) from None
 
 
@@ -70,8 +69,8 @@ def folder_for_sessions(environment: Mapping[str, str]) -> Path:
         own.parent.mkdir(parents=True, exist_ok=True)
         make_private_folder(own)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"Ray's folder for this user, {own}: {reason}; or set RAY_TMPDIR to a folder of yours"
+            f"Ray's folder for this user, {own}: {reason_of(error)}; or set RAY_TMPDIR to a folder "
+            "of yours"
         ) from None
     return own / "ray"

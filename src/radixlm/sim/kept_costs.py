@@ -8,7 +8,7 @@ from pathlib import Path
 
 from radixlm.bench.processor_name import processor
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, reason_of
 from radixlm.core.private_files import replace_private
 from radixlm.sim.costs import Costs, read_costs
 from radixlm.text.model_folder import DEMO_NAME
@@ -54,5 +54,5 @@ def keep_costs(costs: Costs, config: EngineConfig, folder: Path = FOLDER) -> Pat
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_private(path, costs.written().encode())
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
+        raise ConfigError(f"cannot write {path}: {reason_of(error)}") from None
     return path

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, reason_of
 from radixlm.core.private_files import open_private
 from radixlm.core.request import Hint
 from radixlm.core.trace_lines import Recorded, header, trace_line
@@ -109,8 +109,7 @@ def write_trace(path: Path, sessions: Iterable[Session]) -> int:
     try:
         file = open_private(path)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--write {path}: {reason}") from None
+        raise ConfigError(f"--write {path}: {reason_of(error)}") from None
     with file:
         file.truncate(0)
         file.write(header(hashed=False))

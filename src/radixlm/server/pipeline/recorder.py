@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, reason_of
 from radixlm.core.private_files import open_private
 from radixlm.core.reports import counter, exported
 from radixlm.core.trace_lines import PrefixHasher, Recorded, header, trace_line
@@ -133,8 +133,7 @@ def recording(settings: ServerConfig) -> Iterator[Recorder | None]:
     try:
         file = open_private(path)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--record-trace {path}: {reason}") from None
+        raise ConfigError(f"--record-trace {path}: {reason_of(error)}") from None
     recorder = Recorder(
         file,
         file.tell(),

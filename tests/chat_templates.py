@@ -225,3 +225,26 @@ value_1
 {%- endfor %}
 {%- if add_generation_prompt %}<|start|>assistant
 {% endif %}"""
+
+# Messages in channels, of which each has one call at most.
+HARMONY = """<|start|>system<|message|>Valid channels: analysis, commentary, final.<|end|>
+{%- if tools or messages[0].role == "system" %}<|start|>developer<|message|>
+{%- if messages[0].role == "system" %}{{ messages[0].content }}{% endif %}
+{%- if tools %}# Tools
+{%- for tool in tools %}
+type {{ tool.function.name }} = (_: {{ tool.function.parameters | tojson }}) => any;
+{%- endfor %}{% endif %}<|end|>{% endif %}
+{%- for message in messages %}
+{%- if message.role == "user" %}<|start|>user<|message|>{{ message.content }}<|end|>
+{%- elif message.role == "assistant" and message.tool_calls %}
+{%- if message.thinking %}<|start|>assistant<|channel|>analysis<|message|>
+{{- message.thinking }}<|end|>{% endif %}
+{%- set call = message.tool_calls[0].function %}<|start|>assistant to=functions.{{ call.name -}}
+<|channel|>commentary json<|message|>{{ call.arguments | tojson }}<|call|>
+{%- elif message.role == "assistant" %}<|start|>assistant<|channel|>final<|message|>
+{{- message.content }}<|end|>
+{%- elif message.role == "tool" %}<|start|>functions to=assistant<|channel|>commentary<|message|>
+{{- message.content | tojson }}<|end|>
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}"""

@@ -28,7 +28,7 @@ CALL = 'I look.<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"
 
 
 # The model breaks its JSON.
-BROKEN = CALL.replace('"Bern"', '"Bern\nor')
+BROKEN = CALL.replace('"Bern"', '"Bern" or')
 
 
 @contextlib.contextmanager

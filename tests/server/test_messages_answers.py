@@ -140,12 +140,12 @@ def test_what_the_model_breaks_is_told_once(stream):
             pieces = [event["delta"] for event in events if "delta" in event]
             call = "".join(piece.get("partial_json", "") for piece in pieces)
             rest = "".join(piece.get("text", "") for piece in pieces)
-            assert (call, rest) == ('{"city": "Bern', "I look.\nor}}\n</tool_call>")
+            assert (call, rest) == ('{"city": "Bern" ', "I look.or}}\n</tool_call>")
         else:
             reason = answer.json()["stop_reason"]
             before, block, after = answer.json()["content"]
-            assert (block["name"], block["input"]) == ("get_weather", {})
-            assert before["text"] + after["text"] == "I look.\nor}}\n</tool_call>"
+            assert (block["name"], block["input"]) == ("get_weather", {"city": "Bern"})
+            assert before["text"] + after["text"] == "I look.or}}\n</tool_call>"
         assert reason == "end_turn"
 
 

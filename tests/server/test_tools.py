@@ -13,7 +13,7 @@ import pytest
 
 from radixlm.core.request import RequestOutput
 from radixlm.parsers.style import AnswerStyle
-from radixlm.parsers.tools import ToolUse
+from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.server.openai.chat_writer import deltas_of
 from radixlm.server.pipeline.answer import AnswerStream
 from tests import chat_templates
@@ -131,8 +131,8 @@ def test_a_call_in_each_format(form, special):
 @pytest.mark.parametrize("form", ["hermes", "llama", "mistral", "qwen3_coder", "json"])
 def test_arguments_come_in_pieces(form):
     template, script = ANSWERS[form]
-    tools = {"get_weather": WEATHER["function"]["parameters"]}
-    stream = AnswerStream(AnswerStyle.of(template).calls.parser(tools, lambda: "id"))
+    use = ToolUse((Tool("get_weather", WEATHER["function"]["parameters"]),), Calling.AUTO)
+    stream = AnswerStream(AnswerStyle.of(template).parser(use, ""))
     deltas = [
         delta
         for character in script

@@ -10,81 +10,132 @@ Source: https://cookbook.openai.com/articles/openai-harmony
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from radixlm.parsers import ReasoningDelta, TextDelta
-from radixlm.parsers.json_formats import JsonCallParser
-from radixlm.parsers.steps import Steps, begun
-from radixlm.parsers.tool_calls import CallFormat
+from radixlm.parsers.call_format import CallFormat, NamedCall
+from radixlm.parsers.calls import Around, Call, Offered
+from radixlm.parsers.json_calls import NamedCallReader
+from radixlm.parsers.run import Run, Steps, begun
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 CONSTRAIN, END, _CALL, _RETURN = "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"
 _ENDS = (END, _CALL, _RETURN)
 MARKERS = (START, CHANNEL, MESSAGE, CONSTRAIN, *_ENDS)
 _THOUGHTS = "analysis"
-# Within a header: who is called. Longer ones are text: models write a few words.
-_TO = re.compile(r"\bto=functions\.([\w.-]+)", re.ASCII)
+# Within a header: who is called, also without the namespace. Longer headers are text: models write
+# a few words.
+_TO = re.compile(r"\bto=(functions\.)?([\w.-]+)", re.ASCII)
 _LONGEST_HEADER = 200
 
 
-class HarmonyParser(JsonCallParser):
+class HarmonyReader(Run):
     """Reads an answer to a prompt that ends with `<|start|>assistant`.
 
     Text outside of messages, and what calls no known tool, is the answer's text.
     """
 
-    def _run(self) -> Steps[None]:
+    def __init__(
+        self, offered: Offered, new_id: Callable[[], str], *, most: int | None = None
+    ) -> None:
+        super().__init__()
+        self._offered, self._new_id, self._most = offered, new_id, most
+        self._calls = 0
+        around = Around(self._cursor, offered, _ENDS, ())
+        self._reader = NamedCallReader(around, NamedCall(after=""))
+
+    def _read(self) -> Steps[None]:
+        cursor = self._cursor
         while True:
-            yield from self._skip_spaces()
+            yield from cursor.spaces()
             header = yield from self._header()
             if header is None:
                 return
-            called = _TO.search(header)
-            if called and called[1] in self._tools and self._may_call:
-                yield from self._skip_spaces()
-                self._mark = self._at
-                yield from self._call(called[1])
+            if (name := self._called(header)) and (self._most is None or self._calls < self._most):
+                yield from cursor.spaces()
+                cursor.mark = cursor.at
+                yield from self._call(name)
             yield from self._body(_THOUGHTS in header.partition(CHANNEL)[2])
+
+    def _called(self, header: str) -> str:
+        """The tool that a message calls; "" for none."""
+        found = _TO.search(header)
+        if not found:
+            return ""
+        known = found[2] in self._offered.tools
+        return found[2] if known or (found[1] and self._offered.mends) else ""
+
+    def _call(self, name: str) -> Steps[None]:
+        """Read a call's arguments."""
+        cursor = self._cursor
+        call = Call(self._offered, self._tell, self._calls, self._new_id, known_only=False)
+        call.name = name
+        whole = yield from self._reader.read_arguments(call)
+        if call.sent is None:
+            self._give(cursor.at)
+            return
+        cursor.mark = cursor.at = cursor.at if whole else call.sent
+        call.end(whole)
+        self._calls += 1
+        if whole:
+            yield from cursor.spaces()
+            cursor.mark = cursor.at
 
     def _header(self) -> Steps[str | None]:
         """Read up to a message's begin; None when the answer ends, where what is left is text."""
-        start = self._at
-        while (end := self._text.find(MESSAGE, start)) < 0:
-            if self._ended or len(self._text) - start > _LONGEST_HEADER:
+        cursor, start = self._cursor, self._cursor.at
+        while (end := cursor.text.find(MESSAGE, start)) < 0:
+            if cursor.ended or len(cursor.text) - start > _LONGEST_HEADER:
                 yield from self._no_header(start)
                 return None
-            yield
-        if CHANNEL not in self._text[start:end]:
+            yield from cursor.wait()
+        header = cursor.text[start:end]
+        if CHANNEL not in header and not self._called(header):
             yield from self._no_header(start)
             return None
-        self._mark = self._at = end + len(MESSAGE)
-        return self._text[start:end]
+        cursor.mark = cursor.at = end + len(MESSAGE)
+        return header
 
     def _no_header(self, start: int) -> Steps[None]:
-        written = self._text[start:]
-        if self._ended and (written.startswith((START, CHANNEL)) or not written.strip()):
-            self._mark = self._at = len(self._text)  # cut off within a header
+        cursor = self._cursor
+        written = cursor.text[start:]
+        if cursor.ended and (written.startswith((START, CHANNEL)) or not written.strip()):
+            cursor.mark = cursor.at = len(cursor.text)  # cut off within a header
             return
-        self._mark = self._at = start
+        cursor.mark = cursor.at = start
         yield from self._rest()
 
     def _body(self, thought: bool) -> Steps[None]:
         """Give a message away, up to its end."""
-        make = ReasoningDelta if thought else TextDelta
+        cursor = self._cursor
+        self._make = ReasoningDelta if thought else TextDelta
         while True:
-            found = [(at, end) for end in _ENDS if (at := self._text.find(end, self._mark)) >= 0]
+            text, mark = cursor.text, cursor.mark
+            found = [(at, end) for end in _ENDS if (at := text.find(end, mark)) >= 0]
             if found:
                 at, end = min(found)
-                self._give(at, make)
-                self._mark = self._at = at + len(end)
+                self._give(at)
+                cursor.mark = cursor.at = at + len(end)
+                self._make = TextDelta
                 return
-            stop = len(self._text)
-            if not self._ended:
-                stop -= max(begun(end, self._text) for end in _ENDS)
-            self._give(max(stop, self._mark), make)
-            if self._ended:
+            stop = len(text)
+            if not cursor.ended:
+                stop -= max(begun(end, text) for end in _ENDS)
+            self._give(max(stop, mark))
+            if cursor.ended:
                 return
-            self._text, self._mark, self._at = self._text[self._mark :], 0, 0
+            self._forget()
             yield
 
 
-HARMONY = CallFormat(parser=HarmonyParser, markers=MARKERS, channels=True)
+HARMONY = CallFormat(
+    call=NamedCall(
+        before=f"{CHANNEL}commentary to=",
+        spelled="functions.{name}",
+        after=f" {CONSTRAIN}json{MESSAGE}",
+        closes=_CALL,
+    ),
+    again=f"{START}assistant",
+    signs=(CHANNEL, "Valid channels:"),
+    channels=True,
+)

@@ -2,47 +2,71 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from radixlm.core.grammar import Grammar
-from radixlm.parsers import AnswerParser, PlainParser, steps
-from radixlm.parsers.formats import AUTO, format_named
+from radixlm.parsers import AnswerParser, PlainParser
+from radixlm.parsers.call_format import CallFormat
+from radixlm.parsers.calls import Offered
+from radixlm.parsers.families import JSON
+from radixlm.parsers.formats import AUTO, FORMATS
+from radixlm.parsers.found import calls_in, thoughts_in
 from radixlm.parsers.grammars import answer_grammar, channel_grammar
-from radixlm.parsers.json_formats import JSON
-from radixlm.parsers.steps import THINKING, ReasoningParser, Thinking
-from radixlm.parsers.tool_calls import CallFormat
+from radixlm.parsers.harmony import MARKERS, HarmonyReader
+from radixlm.parsers.reader import AnswerReader
+from radixlm.parsers.thoughts import THOUGHTS, Thoughts
 from radixlm.parsers.tools import ToolUse
+from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
+
+
+# Some templates join them to texts, and refuse without.
+_NO_TOKENS = {"bos_token": "", "eos_token": "", "unk_token": "", "pad_token": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerStyle:
-    """calls: the format of calls. thinking: whether reasoning comes before an answer."""
+    """calls: the format of calls. thinking: how reasoning comes before an answer; None if never."""
 
     calls: CallFormat = JSON
-    thinking: Thinking = Thinking.NEVER
+    thinking: Thoughts | None = None
 
     @classmethod
     def of(
         cls, template: str, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO
     ) -> AnswerStyle:
-        """The style of a model with this chat template, or the one that is named."""
-        thinking = Thinking.OPENED if steps.END in template else Thinking.NEVER
+        """The style of a model with this chat template, or the one that is named.
+
+        Renders some small conversations. Raises ModelError when the template is not valid.
+        """
+        compiled = ChatTemplate(template, _NO_TOKENS)
+        calls = calls_in(compiled).calls
+        named = FORMATS.get(tool_call_parser, calls)
+        if replace(calls, also=()) not in (replace(form, also=()) for form in named.also):
+            calls = named  # else it is the same family's newer way
         if reasoning_parser != AUTO:
-            thinking = THINKING[reasoning_parser]
-        return cls(format_named(tool_call_parser, template), thinking)
+            return cls(calls, THOUGHTS[reasoning_parser])
+        return cls(calls, None if calls.channels else thoughts_in(compiled))
 
     def parser(self, use: ToolUse, prompt: str) -> AnswerParser:
         """For one answer to `prompt`, as the template wrote it."""
-        parser: AnswerParser = PlainParser()
-        if use.may_call or self.calls.channels:
-            callable_ = use.tools if use.may_call else ()
-            tools = {tool.name: tool.parameters for tool in callable_}
-            most = None if use.parallel else 1
-            parser = self.calls.parser(tools, self.calls.new_id, most=most)
-        if self.thinking is Thinking.NEVER:
-            return parser
-        return ReasoningParser(parser, opened=self.thinking.opened_by(prompt))
+        form = self.calls if use.may_call else None
+        most = None if use.parallel else 1
+        tools = {tool.name: tool.parameters for tool in use.tools} if form else {}
+        offered = Offered(tools, mends=not use.constrained)
+        if self.calls.channels:
+            return HarmonyReader(offered, self.calls.new_id, most=most if form else 0)
+        if form is None and self.thinking is None:
+            return PlainParser()
+        return AnswerReader(
+            form,
+            offered,
+            self.calls.new_id,
+            thoughts=self.thinking,
+            opened=self.thinking is not None and self.thinking.opened_by(prompt),
+            begun=form is not None and bool(form.plain) and prompt.endswith(form.begin),
+            most=most,
+        )
 
     def grammar(
         self, use: ToolUse, prompt: str, tokenizer: Tokenizer, wanted: Grammar | None = None
@@ -53,28 +77,26 @@ class AnswerStyle:
         """
         if wanted is None and not use.constrained:
             return None
+        special = self._special(tokenizer)
+        param = "tools" if wanted is None else wanted.param
         if self.calls.channels:
-            text = channel_grammar(use, special=self._special(tokenizer), wanted=wanted)
-            return Grammar.lark(text, param="tools" if wanted is None else wanted.param)
-        opened = None if self.thinking is Thinking.NEVER else self.thinking.opened_by(prompt)
+            return Grammar.lark(channel_grammar(use, special=special, wanted=wanted), param=param)
+        opened = None if self.thinking is None else self.thinking.opened_by(prompt)
         if wanted is not None and not use.may_call and opened is None:
             return wanted
-        special = self._special(tokenizer)
-        text = answer_grammar(self.calls, use, special=special, opened=opened, wanted=wanted)
-        return Grammar.lark(text, param="tools" if wanted is None else wanted.param)
+        text = answer_grammar(
+            self.calls, use, special=special, thoughts=self.thinking, prompt=prompt, wanted=wanted
+        )
+        return Grammar.lark(text, param=param)
 
     def shown(self, use: ToolUse, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that must show in an answer's text, so that its parser sees them."""
-        hidden = () if use.may_call or self.calls.channels else self.calls.markers
-        special = self._special(tokenizer)
-        return frozenset(token for marker, token in special.items() if marker not in hidden)
+        with_calls = use.may_call or self.calls.channels
+        return frozenset(self._special(tokenizer, calls=with_calls).values())
 
-    def _special(self, tokenizer: Tokenizer) -> dict[str, int]:
+    def _special(self, tokenizer: Tokenizer, *, calls: bool = True) -> dict[str, int]:
         """The markers that are special tokens."""
-        thoughts = () if self.thinking is Thinking.NEVER else (steps.BEGIN, steps.END)
-        tokens = {marker: tokenizer.token_id(marker) for marker in (*self.calls.markers, *thoughts)}
-        return {
-            marker: token
-            for marker, token in tokens.items()
-            if token is not None and token in tokenizer.special_ids
-        }
+        literals = [*MARKERS] if self.calls.channels else []
+        literals += self.calls.literals() if calls else ()
+        literals += () if self.thinking is None else self.thinking.literals
+        return tokenizer.special_in("\0".join(literals))

@@ -181,6 +181,12 @@ class Tokenizer:
             return text
         return self._begins.sub(lambda found: found[2] + mark, text)
 
+    def special_in(self, text: str) -> dict[str, int]:
+        """The special tokens that `text` spells, by their spellings. O(length)."""
+        spelled = set(self._special.findall(text)) if self._special is not None else set()
+        found = {spelling: self.token_id(spelling) for spelling in spelled}
+        return {spelling: token for spelling, token in found.items() if token is not None}
+
     def spells_added(self, ids: Sequence[int]) -> bool:
         """Whether some of `ids` spell an added token without being it. O(length)."""
         if self._spelled is None:

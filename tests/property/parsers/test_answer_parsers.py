@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from itertools import count
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlm.parsers import (
@@ -18,20 +18,19 @@ from radixlm.parsers import (
     ToolArguments,
     ToolCallEnded,
 )
-from radixlm.parsers.formats import PythonicParser, QwenCoderParser
-from radixlm.parsers.json_formats import (
-    HermesParser,
-    JsonParser,
-    LlamaParser,
-    MistralParser,
-    is_object,
-)
-from radixlm.parsers.steps import ReasoningParser
-from radixlm.parsers.tool_calls import CallParser
+from radixlm.parsers.call_format import CallFormat, Written
+from radixlm.parsers.calls import Offered
+from radixlm.parsers.families import HERMES
+from radixlm.parsers.formats import FORMATS
+from radixlm.parsers.harmony import MARKERS as HARMONY_MARKERS
+from radixlm.parsers.harmony import HarmonyReader
+from radixlm.parsers.reader import AnswerReader
+from radixlm.parsers.thoughts import THINK
+from radixlm.parsers.values import is_object
 
 TOOLS = {"f": {"properties": {"a": {"type": "string"}}}, "get.it": {}}
-FORMATS = (HermesParser, LlamaParser, MistralParser, PythonicParser, QwenCoderParser, JsonParser)
-# What answers are put together from: calls and what is almost one, markers and parts of them.
+DISTINCT = tuple(dict.fromkeys(FORMATS.values()))
+# Calls and what is almost one, markers and parts of them.
 OBJECTS = (
     '{"name": "f", "arguments": {"a": [1, "}"]}}',
     '{"arguments": {"é": -1.5e3}, "name": "f"}',
@@ -60,32 +59,51 @@ FIELDS = (
     *("<parameter=a>\n", "<parameter=b>", "\n</parameter>\n", "</par", "<|python_start|>["),
 )
 PARTS = (" ", "\n", "\n\n", ",", ";", "{", "}", "<", "<tool", "f{}", '"', "\\", "\u2003", "🙂")
-fragments = (
-    st.sampled_from(OBJECTS)
-    | st.sampled_from(MARKERS)
-    | st.sampled_from(FIELDS)
-    | st.sampled_from(PARTS)
-    | st.text(max_size=3)
-)
-answers = st.lists(fragments, max_size=12).map("".join)
+VALUES = ({}, {"a": "x y"}, {"a": "</parameter> and\n"}, {"b": [1, {"c": None}], "a": "é"})
 
 
-def makers() -> st.SearchStrategy[Callable[[], AnswerParser]]:
-    """Parsers of every format, with and without thoughts before."""
-
-    def maker(
-        kind: type[CallParser], most: int | None, opened: bool | None
-    ) -> Callable[[], AnswerParser]:
-        def make() -> AnswerParser:
-            numbers = count()
-            calls = kind(TOOLS, lambda: f"id{next(numbers)}", most=most)
-            return calls if opened is None else ReasoningParser(calls, opened=opened)
-
-        return make
-
-    return st.builds(
-        maker, st.sampled_from(FORMATS), st.sampled_from([None, 1]), st.sampled_from([None, 0, 1])
+def fragments_of(form: CallFormat) -> st.SearchStrategy[str]:
+    """What answers are put together from: the format's own calls and markers, and others'."""
+    calls = [form.write([Written("f", values), Written("get.it", {})]) for values in VALUES]
+    markers = [*filter(None, form.literals()), *(HARMONY_MARKERS if form.channels else ())]
+    return (
+        st.sampled_from(calls)
+        | st.sampled_from(markers or ["{"])
+        | st.sampled_from(OBJECTS)
+        | st.sampled_from(MARKERS)
+        | st.sampled_from(FIELDS)
+        | st.sampled_from(PARTS)
+        | st.text(max_size=3)
     )
+
+
+def answers_in(form: CallFormat) -> st.SearchStrategy[str]:
+    return st.lists(fragments_of(form), max_size=12).map("".join)
+
+
+forms = st.sampled_from(DISTINCT)
+
+
+def maker_of(
+    form: CallFormat, most: int | None, opened: bool | None, mends: bool
+) -> Callable[[], AnswerParser]:
+    """opened: None for a model without thoughts."""
+
+    def make() -> AnswerParser:
+        numbers = count()
+        offered = Offered(TOOLS, mends=mends)
+
+        def new_id() -> str:
+            return f"id{next(numbers)}"
+
+        if form.channels:
+            return HarmonyReader(offered, new_id, most=most)
+        thoughts = None if opened is None else THINK
+        return AnswerReader(
+            form, offered, new_id, thoughts=thoughts, opened=bool(opened), most=most
+        )
+
+    return make
 
 
 def joined(events: list[AnswerEvent]) -> list[AnswerEvent]:
@@ -108,10 +126,25 @@ def events_of(parser: AnswerParser, pieces: list[str], *, cut: bool = False) -> 
     return [event for piece in pieces for event in parser.push(piece)] + parser.flush(cut=cut)
 
 
-@given(make=makers(), text=answers, cut=st.booleans(), data=st.data())
+@given(
+    form=forms,
+    most=st.sampled_from([None, 1]),
+    opened=st.sampled_from([None, False, True]),
+    mends=st.booleans(),
+    cut=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=300)
 def test_pieces_make_no_difference(
-    make: Callable[[], AnswerParser], text: str, cut: bool, data: st.DataObject
+    form: CallFormat,
+    most: int | None,
+    opened: bool | None,
+    mends: bool,
+    cut: bool,
+    data: st.DataObject,
 ) -> None:
+    make = maker_of(form, most, opened, mends)
+    text = data.draw(answers_in(form))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     whole = events_of(make(), [text], cut=cut)
@@ -119,18 +152,23 @@ def test_pieces_make_no_difference(
     assert joined(events_of(make(), list(text), cut=cut)) == joined(whole)
 
 
-@given(make=makers(), text=answers)
-def test_nothing_is_lost_and_calls_are_calls(make: Callable[[], AnswerParser], text: str) -> None:
-    events = events_of(make(), [text])
+@given(form=forms, opened=st.sampled_from([None, False, True]), mends=st.booleans(), data=st.data())
+@settings(max_examples=300)
+def test_nothing_is_lost_and_calls_are_calls(
+    form: CallFormat, opened: bool | None, mends: bool, data: st.DataObject
+) -> None:
+    text = data.draw(answers_in(form))
+    events = events_of(maker_of(form, None, opened, mends)(), [text])
     answer = Answered().add(events)
     given = "".join(text.split())
     ends = [event for event in events if isinstance(event, ToolCallEnded)]
     for call, end in zip(answer.calls, ends, strict=True):
-        assert call.name in TOOLS
+        assert mends or call.name in TOOLS
         assert is_object(call.arguments) is end.whole
         if end.whole:
             assert isinstance(json.loads(call.arguments), dict)
-    if not answer.calls and not answer.reasoning and "<think>" not in text:
+    markers = ("<think>", form.plain.strip() or "\0", *(HARMONY_MARKERS if form.channels else ()))
+    if not answer.calls and not answer.reasoning and not any(word in text for word in markers):
         assert "".join(answer.text.split()) in (given, given.replace("</think>", "", 1))
 
 
@@ -145,7 +183,7 @@ def test_text_around_calls_survives(
     before: str, between: str, arguments: dict[str, object]
 ) -> None:
     call = f"<tool_call>{json.dumps({'name': 'f', 'arguments': arguments})}</tool_call>"
-    parser = HermesParser(TOOLS, lambda: "id")
+    parser = AnswerReader(HERMES, Offered(TOOLS), lambda: "id")
     answer = Answered().add(events_of(parser, [f"{before}{call}{between}{call}x"]))
     assert answer.text == before.rstrip() + between.strip() + "x"
     assert [json.loads(made.arguments) for made in answer.calls] == [arguments, arguments]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
+from typing import Any
 
 import pytest
 
-from radixlm.parsers import Answered, AnswerParser, PlainParser, ToolCallEnded
-from radixlm.parsers.formats import PythonicParser, QwenCoderParser, as_json
-from radixlm.parsers.json_formats import (
-    HermesParser,
-    JsonParser,
-    LlamaParser,
-    MistralParser,
-    is_object,
-)
-from radixlm.parsers.steps import ReasoningParser
-from radixlm.parsers.tool_calls import CallParser
+from radixlm.parsers import Answered, AnswerParser, ToolCallEnded
+from radixlm.parsers.call_format import CallFormat
+from radixlm.parsers.calls import Offered
+from radixlm.parsers.families import HERMES, JSON, LLAMA, MISTRAL, PYTHONIC, QWEN_CODER
+from radixlm.parsers.reader import AnswerReader
+from radixlm.parsers.thoughts import THINK
+from radixlm.parsers.values import as_json, is_object
 
 TOOLS = {
     "get_weather": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
@@ -45,8 +42,14 @@ def read(make: Callable[[], AnswerParser], text: str) -> Answered:
     return answer
 
 
-def calls(kind: type[CallParser], text: str, most: int | None = None) -> Answered:
-    return read(lambda: kind(TOOLS, new_ids(), most=most), text)
+def parser_of(
+    form: CallFormat | None, tools: Mapping[str, Any] = TOOLS, **more: Any
+) -> AnswerReader:
+    return AnswerReader(form, Offered(tools), new_ids(), **more)
+
+
+def calls(form: CallFormat, text: str, most: int | None = None) -> Answered:
+    return read(lambda: parser_of(form, most=most), text)
 
 
 def call(name: str = "get_weather", key: str = "arguments", arguments: str = WEATHER) -> str:
@@ -60,11 +63,11 @@ def in_tags(name: str = "get_weather", **values: str) -> str:
 
 
 FRAMES = [
-    (HermesParser, "<tool_call>", "</tool_call>"),
-    (LlamaParser, "<|python_tag|>", ""),
-    (MistralParser, "[TOOL_CALLS] [", "]"),
-    (JsonParser, "[", "]"),
-    (JsonParser, "", ""),
+    (HERMES, "<tool_call>", "</tool_call>"),
+    (LLAMA, "<|python_tag|>", ""),
+    (MISTRAL, "[TOOL_CALLS] [", "]"),
+    (JSON, "[", "]"),
+    (JSON, "", ""),
 ]
 XML = in_tags(city="Bern", days="2")
 PYTHON = "get_weather(city='Bern', days=2)"
@@ -73,32 +76,32 @@ PYTHON = "get_weather(city='Bern', days=2)"
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
-        (PythonicParser, f"[{PYTHON}]", ""),
-        (PythonicParser, f"\n[ {PYTHON} ]\nDone.", "Done."),
-        (PythonicParser, f"<|python_start|>[{PYTHON}]<|python_end|>", ""),
-        (PythonicParser, '[get_weather( city = "Bern" , days=2,)', ""),
-        (QwenCoderParser, XML, ""),
-        (QwenCoderParser, f"I look.\n\n{XML}\n", "I look."),
-        (QwenCoderParser, XML.replace("\n", ""), ""),
-        (QwenCoderParser, XML.removesuffix("\n</tool_call>"), ""),
-        (HermesParser, f"<tool_call>\n{call()}\n</tool_call>", ""),
-        (HermesParser, f"I look.\n\n<tool_call>{call()}</tool_call>\n", "I look."),
-        (HermesParser, f"<tool_call>\n{call()}", ""),
-        (HermesParser, f"<tool_call>\n{call()[:-1]}\n</tool_call>", ""),
-        (LlamaParser, call(key="parameters"), ""),
-        (LlamaParser, f"\n\n{call(key='parameters')}", ""),
-        (LlamaParser, f"<|python_tag|>{call(key='parameters')}", ""),
-        (LlamaParser, f"I look. <|python_tag|>{call(key='parameters')}", "I look."),
-        (LlamaParser, '{"type": "function", ' + call(key="parameters")[1:], ""),
-        (MistralParser, f"[TOOL_CALLS] [{call()}]", ""),
-        (MistralParser, f"I look.[TOOL_CALLS][{call()}]", "I look."),
-        (MistralParser, f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}", ""),
-        (MistralParser, f"[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{WEATHER}", ""),
-        (MistralParser, f"[TOOL_CALLS]get_weather{WEATHER}", ""),
-        (JsonParser, call(), ""),
-        (JsonParser, f" [{call()}]\n", ""),
-        (JsonParser, f"```json\n{call()}\n```", ""),
-        (JsonParser, f"```\n[{call()}]\n```\nDone.", "Done."),
+        (PYTHONIC, f"[{PYTHON}]", ""),
+        (PYTHONIC, f"\n[ {PYTHON} ]\nDone.", "Done."),
+        (PYTHONIC, f"<|python_start|>[{PYTHON}]<|python_end|>", ""),
+        (PYTHONIC, '[get_weather( city = "Bern" , days=2,)', ""),
+        (QWEN_CODER, XML, ""),
+        (QWEN_CODER, f"I look.\n\n{XML}\n", "I look."),
+        (QWEN_CODER, XML.replace("\n", ""), ""),
+        (QWEN_CODER, XML.removesuffix("\n</tool_call>"), ""),
+        (HERMES, f"<tool_call>\n{call()}\n</tool_call>", ""),
+        (HERMES, f"I look.\n\n<tool_call>{call()}</tool_call>\n", "I look."),
+        (HERMES, f"<tool_call>\n{call()}", ""),
+        (HERMES, f"<tool_call>\n{call()[:-1]}\n</tool_call>", ""),
+        (LLAMA, call(key="parameters"), ""),
+        (LLAMA, f"\n\n{call(key='parameters')}", ""),
+        (LLAMA, f"<|python_tag|>{call(key='parameters')}", ""),
+        (LLAMA, f"I look. <|python_tag|>{call(key='parameters')}", "I look."),
+        (LLAMA, '{"type": "function", ' + call(key="parameters")[1:], ""),
+        (MISTRAL, f"[TOOL_CALLS] [{call()}]", ""),
+        (MISTRAL, f"I look.[TOOL_CALLS][{call()}]", "I look."),
+        (MISTRAL, f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}", ""),
+        (MISTRAL, f"[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{WEATHER}", ""),
+        (MISTRAL, f"[TOOL_CALLS]get_weather{WEATHER}", ""),
+        (JSON, call(), ""),
+        (JSON, f" [{call()}]\n", ""),
+        (JSON, f"```json\n{call()}\n```", ""),
+        (JSON, f"```\n[{call()}]\n```\nDone.", "Done."),
     ],
 )
 def test_one_call(kind, text, said):
@@ -110,17 +113,17 @@ def test_one_call(kind, text, said):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (HermesParser, f"<tool_call>{call()}</tool_call>\n<tool_call>{call('now')}</tool_call>"),
-        (LlamaParser, f"{call(key='parameters')}; {call('now', 'parameters')}"),
-        (MistralParser, f"[TOOL_CALLS] [{call()}, {call('now')}]"),
+        (HERMES, f"<tool_call>{call()}</tool_call>\n<tool_call>{call('now')}</tool_call>"),
+        (LLAMA, f"{call(key='parameters')}; {call('now', 'parameters')}"),
+        (MISTRAL, f"[TOOL_CALLS] [{call()}, {call('now')}]"),
         (
-            MistralParser,
+            MISTRAL,
             f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}[TOOL_CALLS]now[ARGS]{WEATHER}",
         ),
-        (PythonicParser, f"[{PYTHON}, now()]"),
-        (QwenCoderParser, f"{XML}\n{in_tags('now')}"),
-        (JsonParser, f"[{call()},\n {call('now')}]"),
-        (JsonParser, f"{call()}\n{call('now')}\n"),
+        (PYTHONIC, f"[{PYTHON}, now()]"),
+        (QWEN_CODER, f"{XML}\n{in_tags('now')}"),
+        (JSON, f"[{call()},\n {call('now')}]"),
+        (JSON, f"{call()}\n{call('now')}\n"),
     ],
 )
 def test_several_calls(kind, text):
@@ -146,7 +149,7 @@ def test_several_calls(kind, text):
     ],
 )
 def test_ways_to_write_one(written, arguments):
-    [made] = calls(HermesParser, f"<tool_call>{written}</tool_call>").calls
+    [made] = calls(HERMES, f"<tool_call>{written}</tool_call>").calls
     assert (made.name, made.arguments) == ("now", arguments)
 
 
@@ -156,7 +159,6 @@ def test_ways_to_write_one(written, arguments):
         "",
         "{",
         "[]",
-        '{"name": "unknown", "arguments": {}}',
         '{"name": "now", "arguments": [1]}',
         '{"name": "now", "arguments": "[1]"}',
         '{"name": "now", "arguments": "\\ud800"}',
@@ -182,7 +184,6 @@ def test_what_is_no_call_is_text(kind, begin, end, written):
         ('{"a": -0', "1}}"),
         ('{"a": 1.', ".5}}"),
         ('{"a": 1e+', "}}"),
-        ('{"a": "one', "\ntwo}}"),
         ('{"a": [{}', "}}"),
         ("{", "a: 1}}"),
     ],
@@ -199,17 +200,17 @@ def test_what_was_told_of_a_call_stays_one_and_what_breaks_it_is_text(
 
 
 def test_after_a_last_brace_that_is_missing_goes_on_text():
-    answer = calls(HermesParser, '<tool_call>{"name": "now", "arguments": {}, x')
+    answer = calls(HERMES, '<tool_call>{"name": "now", "arguments": {}, x')
     assert [made.arguments for made in answer.calls] == ["{}"]
     assert answer.text == ", x"
-    answer = calls(HermesParser, '<tool_call>{"arguments": {}, "name": "now"</tool_call>')
+    answer = calls(HERMES, '<tool_call>{"arguments": {}, "name": "now"</tool_call>')
     assert [made.name for made in answer.calls] == ["now"]
     assert answer.text == ""
 
 
 @pytest.mark.parametrize("most", [1, None])
 def test_after_one_that_is_broken_comes_another(most):
-    parser = HermesParser(TOOLS, new_ids(), most=most)
+    parser = parser_of(HERMES, most=most)
     events = parser.push('a<tool_call>{"name": "now", "arguments": {"a": x}}')
     assert events[-2] == ToolCallEnded(0, whole=False)
     second = f"<tool_call>{call()}</tool_call>"
@@ -221,7 +222,7 @@ def test_after_one_that_is_broken_comes_another(most):
 
 
 def test_arguments_come_as_they_are_written():
-    parser = HermesParser(TOOLS, new_ids())
+    parser = parser_of(HERMES)
     assert len(parser.push('<tool_call>{"name": "now", "arguments": {"a"')) == 2
     assert [event.delta for event in parser.push(': "b')] == [': "b']
 
@@ -230,7 +231,7 @@ def test_values_in_python():
     text = (
         """[now(a='it\\'s "so"', b=[True, None, {'c': -1.5}], d="(,)]", e='\\\\d\\x41\\n', f='')]"""
     )
-    [made] = calls(PythonicParser, text).calls
+    [made] = calls(PYTHONIC, text).calls
     assert json.loads(made.arguments) == {
         "a": 'it\'s "so"',
         "b": [True, None, {"c": -1.5}],
@@ -255,7 +256,7 @@ def test_a_quote_that_is_not_closed_is_looked_for_once(text):
     ],
 )
 def test_python_that_is_no_call_is_text(written):
-    answer = calls(PythonicParser, written)
+    answer = calls(PYTHONIC, written)
     assert (answer.calls, answer.text) == ([], written)
 
 
@@ -264,7 +265,7 @@ def test_python_that_is_no_call_is_text(written):
     [("[now(a=1", ", a=2)]"), ("[now(a=1", "]"), ('[now(a=1, b="c"', ", x) it is]")],
 )
 def test_python_that_breaks_off_a_call(written, rest):
-    answer = calls(PythonicParser, written + rest)
+    answer = calls(PYTHONIC, written + rest)
     [made] = answer.calls
     assert json.loads(made.arguments + "}")["a"] == 1
     assert answer.text == rest
@@ -292,28 +293,26 @@ def test_values_in_tags_are_what_the_schema_says():
         "other": ("<b>\n</b>", "<b>\n</b>"),
     }
     text = in_tags("now", **{key: written for key, (written, _) in said.items()})
-    [made] = read(lambda: QwenCoderParser({"now": schema}, new_ids()), text).calls
+    [made] = read(lambda: parser_of(QWEN_CODER, {"now": schema}), text).calls
     assert json.loads(made.arguments) == {key: value for key, (_, value) in said.items()}
 
 
 @pytest.mark.parametrize(
     "written",
     [
-        in_tags("other"),
         "<tool_call><function=now",
         "<tool_call><function=now><parameter=>1</parameter>",
         "<tool_call><function=now><parameter=a>1</para",
     ],
 )
 def test_tags_that_are_no_call_are_text(written):
-    answer = calls(QwenCoderParser, written)
+    answer = calls(QWEN_CODER, written)
     assert (answer.calls, answer.text) == ([], written)
 
 
 @pytest.mark.parametrize(
     ("written", "arguments", "rest"),
     [
-        (in_tags("now", a="1").replace("</function>", ""), '{"a": 1', "\n\n</tool_call>"),
         (
             "<tool_call><function=now>\n<parameter=a>1</parameter><parameter=a>1</parameter>",
             '{"a": 1',
@@ -324,13 +323,13 @@ def test_tags_that_are_no_call_are_text(written):
     ],
 )
 def test_tags_that_break_off_a_call(written, arguments, rest):
-    answer = calls(QwenCoderParser, written)
+    answer = calls(QWEN_CODER, written)
     assert [made.arguments for made in answer.calls] == [arguments]
     assert answer.text == rest
 
 
 def test_a_text_in_tags_comes_as_it_is_written():
-    parser = QwenCoderParser(TOOLS, new_ids())
+    parser = parser_of(QWEN_CODER)
     begun = parser.push("<tool_call><function=get_weather><parameter=city>\n")
     assert [event.delta for event in begun[1:]] == ['{"city": "']
     assert [event.delta for event in parser.push('Be"rn\n</par')] == ['Be\\"rn']
@@ -340,18 +339,18 @@ def test_a_text_in_tags_comes_as_it_is_written():
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (HermesParser, f"<tool_call>{call()}</tool_call>"),
-        (LlamaParser, call(key="parameters")),
-        (MistralParser, f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}"),
-        (PythonicParser, f"[{PYTHON}]"),
-        (QwenCoderParser, XML),
-        (JsonParser, call()),
+        (HERMES, f"<tool_call>{call()}</tool_call>"),
+        (LLAMA, call(key="parameters")),
+        (MISTRAL, f"[TOOL_CALLS]get_weather[ARGS]{WEATHER}"),
+        (PYTHONIC, f"[{PYTHON}]"),
+        (QWEN_CODER, XML),
+        (JSON, call()),
     ],
 )
 def test_a_call_that_is_cut_off_comes_as_far_as_it_was_written(kind, text):
     named = text.index("get_weather") + len("get_weather")
     for stop in range(named + 8, len(text)):
-        whole, pieces = kind(TOOLS, new_ids()), kind(TOOLS, new_ids())
+        whole, pieces = parser_of(kind), parser_of(kind)
         answer = Answered().add([*whole.push(text[:stop]), *whole.flush(cut=True)])
         by_character = Answered()
         for character in text[:stop]:
@@ -368,14 +367,14 @@ def test_what_was_no_call_before_it_was_cut_off_is_none():
         '<tool_call>{"name": "n',
         '<tool_call>{"arguments": {"a": 1}, "nam',
     ):
-        parser = HermesParser(TOOLS, new_ids())
+        parser = parser_of(HERMES)
         answer = Answered().add([*parser.push(text), *parser.flush(cut=True)])
         assert (answer.calls, answer.text) == ([], text)
 
 
 def test_thoughts_are_kept_apart():
     def parser(opened: bool) -> Read:
-        return lambda text: read(lambda: ReasoningParser(PlainParser(), opened=opened), text)
+        return lambda text: read(lambda: parser_of(None, thoughts=THINK, opened=opened), text)
 
     for opened in (False, True):
         answer = parser(opened)("<think>\nLet me see.\n</think>\n\nIt is 5.")
@@ -391,7 +390,7 @@ def test_thoughts_are_kept_apart():
 
 def test_calls_after_thoughts():
     text = f"<think>\nI call <tool_call>.\n</think>\n\n<tool_call>{call()}</tool_call>"
-    answer = read(lambda: ReasoningParser(HermesParser(TOOLS, new_ids()), opened=False), text)
+    answer = read(lambda: parser_of(HERMES, thoughts=THINK), text)
     assert answer.reasoning == "I call <tool_call>."
     assert [made.name for made in answer.calls] == ["get_weather"]
     assert answer.text == ""

@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 
 from radixlm.parsers import ReasoningDelta, TextDelta
-from radixlm.parsers.formats import FORMATS, PYTHONIC, QWEN_CODER
-from radixlm.parsers.json_formats import HERMES, JSON, LLAMA, MISTRAL, MISTRAL_NAMED
-from radixlm.parsers.steps import THINKING, Thinking
+from radixlm.parsers.families import (
+    HERMES,
+    JSON,
+    LLAMA,
+    MISTRAL,
+    MISTRAL_NAMED,
+    PYTHONIC,
+    QWEN_CODER,
+)
+from radixlm.parsers.formats import FORMATS
 from radixlm.parsers.style import AnswerStyle
+from radixlm.parsers.thoughts import ALWAYS, THINK, THOUGHTS
 from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.text.tokenizer import Tokenizer
 from tests import chat_templates
@@ -20,18 +28,18 @@ USE = ToolUse((Tool("f", {"type": "object"}),), Calling.AUTO)
 @pytest.mark.parametrize(
     ("template", "calls", "thinking"),
     [
-        (chat_templates.HERMES, HERMES, Thinking.NEVER),
-        (chat_templates.THINKING, HERMES, Thinking.OPENED),
-        (chat_templates.LLAMA, LLAMA, Thinking.NEVER),
-        (chat_templates.MISTRAL, MISTRAL, Thinking.NEVER),
-        (chat_templates.MISTRAL_NAMED, MISTRAL_NAMED, Thinking.NEVER),
-        ("{{ messages[0].content }}", JSON, Thinking.NEVER),
-        ("{{ tools }}", JSON, Thinking.NEVER),
-        (chat_templates.QWEN_CODER, QWEN_CODER, Thinking.NEVER),
-        (chat_templates.PYTHONIC, PYTHONIC, Thinking.NEVER),
-        (chat_templates.PYTHONIC_TAGGED, PYTHONIC, Thinking.NEVER),
-        ("<tool_call>", JSON, Thinking.NEVER),
-        ("", JSON, Thinking.NEVER),
+        (chat_templates.HERMES, HERMES, None),
+        (chat_templates.THINKING, HERMES, THINK),
+        (chat_templates.LLAMA, LLAMA, None),
+        (chat_templates.MISTRAL, MISTRAL, None),
+        (chat_templates.MISTRAL_NAMED, MISTRAL_NAMED, None),
+        ("{{ messages[0].content }}", JSON, None),
+        ("{{ tools }}", JSON, None),
+        (chat_templates.QWEN_CODER, QWEN_CODER, None),
+        (chat_templates.PYTHONIC, PYTHONIC, None),
+        (chat_templates.PYTHONIC_TAGGED, PYTHONIC, None),
+        ("<tool_call>", JSON, None),
+        ("", JSON, None),
     ],
 )
 def test_the_template_tells(template, calls, thinking):
@@ -40,21 +48,21 @@ def test_the_template_tells(template, calls, thinking):
 
 def test_a_name_goes_before_the_template():
     for name, calls in FORMATS.items():
-        assert AnswerStyle.of(chat_templates.HERMES, name).calls is calls
-    for name, thinking in THINKING.items():
+        assert AnswerStyle.of(chat_templates.QWEN_CODER, name).calls is calls
+    for name, thinking in THOUGHTS.items():
         assert AnswerStyle.of("", "auto", name).thinking is thinking
-    assert AnswerStyle.of(chat_templates.MISTRAL_NAMED, "mistral").calls is MISTRAL_NAMED
+    assert AnswerStyle.of(chat_templates.MISTRAL_NAMED, "mistral").calls == MISTRAL_NAMED
 
 
 @pytest.mark.parametrize(
     ("thinking", "prompt", "thought"),
     [
-        (Thinking.NEVER, "assistant\n<think>\n", False),
-        (Thinking.OPENED, "assistant\n<think>\n", True),
-        (Thinking.OPENED, "assistant\n", False),
-        (Thinking.OPENED, "assistant\n<think>\n\n</think>\n\n", False),
-        (Thinking.ALWAYS, "assistant\n", True),
-        (Thinking.ALWAYS, "assistant\n<think>\n\n</think>\n\n", False),
+        (None, "assistant\n<think>\n", False),
+        (THINK, "assistant\n<think>\n", True),
+        (THINK, "assistant\n", False),
+        (THINK, "assistant\n<think>\n\n</think>\n\n", False),
+        (ALWAYS, "assistant\n", True),
+        (ALWAYS, "assistant\n<think>\n\n</think>\n\n", False),
     ],
 )
 def test_whether_the_prompt_opens_the_thoughts(thinking, prompt, thought):
@@ -71,8 +79,8 @@ def test_markers_show_where_they_are_needed():
     assert AnswerStyle(HERMES).shown(USE, tokenizer) == {call}
     assert AnswerStyle(HERMES).shown(ToolUse(), tokenizer) == frozenset()
     assert AnswerStyle(MISTRAL).shown(USE, tokenizer) == frozenset()
-    assert AnswerStyle(HERMES, Thinking.OPENED).shown(USE, tokenizer) == {call, thought}
-    assert AnswerStyle(HERMES, Thinking.OPENED).shown(ToolUse(), tokenizer) == {thought}
+    assert AnswerStyle(HERMES, THINK).shown(USE, tokenizer) == {call, thought}
+    assert AnswerStyle(HERMES, THINK).shown(ToolUse(), tokenizer) == {thought}
 
 
 def test_ids_are_fresh_and_as_the_model_s_template_takes_them():

@@ -9,11 +9,13 @@ import llguidance
 import pytest
 
 from radixlm.parsers import Answered, ToolCall
+from radixlm.parsers.calls import Offered
 from radixlm.parsers.formats import FORMATS
-from radixlm.parsers.harmony import HARMONY, MARKERS, HarmonyParser
+from radixlm.parsers.harmony import HARMONY, MARKERS, HarmonyReader
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.text.tokenizer import Tokenizer
+from tests import chat_templates
 from tests.text_samples import byte_level
 
 TOOLS = {"get_weather": {}, "now": {}}
@@ -34,7 +36,10 @@ def new_ids() -> Callable[[], str]:
 
 def read(text: str, *, cut: bool = False) -> Answered:
     """The answer, which must be the same however it comes."""
-    whole, pieces = HarmonyParser(TOOLS, new_ids()), HarmonyParser(TOOLS, new_ids())
+    whole, pieces = (
+        HarmonyReader(Offered(TOOLS), new_ids()),
+        HarmonyReader(Offered(TOOLS), new_ids()),
+    )
     answer = Answered().add([*whole.push(text), *whole.flush(cut=cut)])
     by_character = Answered()
     for character in text:
@@ -77,9 +82,16 @@ def test_calls() -> None:
     assert read(old).calls == [ToolCall("id0", "now", "{}")]
 
 
-def test_what_calls_no_known_tool_is_text() -> None:
-    assert read(calling("rm")).calls == []
-    assert read(calling("rm")).text == WEATHER
+def test_recipients_and_bodies_may_be_bare() -> None:
+    bare = "<|channel|>commentary to=now<|message|><|call|>"
+    assert read(bare).calls == [ToolCall("id0", "now", "{}")]
+    assert read(calling("now", "")).calls == [ToolCall("id0", "now", "{}")]
+    assert read(calling("rm")).calls == [ToolCall("id0", "rm", WEATHER)]
+
+
+def test_what_calls_nothing_is_text() -> None:
+    nobody = calling("rm").replace("functions.", "")
+    assert (read(nobody).calls, read(nobody).text) == ([], WEATHER)
     assert read(calling("now", "soon")).text == "soon"
 
 
@@ -89,8 +101,12 @@ def test_a_call_that_was_cut() -> None:
 
 
 def test_a_template_with_channels_tells() -> None:
-    style = AnswerStyle.of("<|start|>assistant<|channel|>final<|message|>{{ tools }}")
-    assert style.calls is HARMONY is FORMATS["gpt-oss"]
+    for template in (
+        chat_templates.HARMONY,
+        "<|start|>assistant<|channel|>final<|message|>{{ tools }}",
+    ):
+        assert AnswerStyle.of(template).calls == HARMONY == FORMATS["gpt-oss"]
+    style = AnswerStyle.of(chat_templates.HARMONY)
     parser = style.parser(ToolUse(), "")
     assert Answered().add([*parser.push(THOUGHT + FINAL), *parser.flush()]).reasoning == "Say hi."
 

@@ -13,18 +13,19 @@ from jsonschema import Draft202012Validator
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import Grammar
 from radixlm.parsers import Answered
-from radixlm.parsers.formats import PYTHONIC, QWEN_CODER
-from radixlm.parsers.json_formats import HERMES, JSON, LLAMA, MISTRAL, MISTRAL_NAMED
-from radixlm.parsers.steps import Thinking
+from radixlm.parsers.call_format import CallFormat, FieldCall, Written
+from radixlm.parsers.families import HERMES, JSON, LLAMA, PYTHONIC, QWEN_CODER
+from radixlm.parsers.formats import FORMATS
 from radixlm.parsers.style import AnswerStyle
-from radixlm.parsers.tool_calls import CallFormat
+from radixlm.parsers.thoughts import ALWAYS, THINK, Thoughts
 from radixlm.parsers.tools import ANY_TYPE, Calling, Tool, ToolUse, types_of
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
 
 MARKERS = (
     *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>"),
-    *("<think>", "</think>"),
+    *("<think>", "</think>", "<|tool_call_begin|>", "<|tool_calls_section_begin|>"),
+    *("<|tool_call>", '<|"|>', "<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>", "｜DSML｜", "<arg_key>"),
 )
 SCHEMA = {
     "type": "object",
@@ -42,53 +43,12 @@ def in_tags(name: str, fields: str = "") -> str:
     return f"<tool_call>\n<function={name}>\n{fields}</function>\n</tool_call>"
 
 
-# A call of f as it must be, one with other arguments, and two calls.
+ONE, OTHER, SECOND = Written("f", {"a": 1}), Written("f", {"b": 1}), Written("fg", {})
+# Of each format: a call of f as it must be, one with other arguments, and two calls.
 WRITTEN = {
-    "hermes": (
-        HERMES,
-        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
-        '<tool_call>\n{"name": "f", "arguments": {"b": 1}}\n</tool_call>',
-        "\n".join(
-            f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
-            for name, arguments in (("f", '{"a": 1}'), ("fg", "{}"))
-        ),
-    ),
-    "llama": (
-        LLAMA,
-        '{"name": "f", "parameters": {"a": 1}}',
-        '{"name": "f", "parameters": {"b": 1}}',
-        '{"name": "f", "parameters": {"a": 1}}; {"name": "fg", "parameters": {}}',
-    ),
-    "mistral": (
-        MISTRAL,
-        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]',
-        '[TOOL_CALLS] [{"name": "f", "arguments": {"b": 1}}]',
-        '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "fg", "arguments": {}}]',
-    ),
-    "mistral_named": (
-        MISTRAL_NAMED,
-        '[TOOL_CALLS]f[ARGS]{"a": 1}',
-        '[TOOL_CALLS]f[ARGS]{"b": 1}',
-        '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]fg[ARGS]{}',
-    ),
-    "pythonic": (
-        PYTHONIC,
-        "[f(a=1)]",
-        "[f(b=1)]",
-        "[f(a=1), fg()]",
-    ),
-    "qwen3_coder": (
-        QWEN_CODER,
-        in_tags("f", "<parameter=a>\n1\n</parameter>\n"),
-        in_tags("f", "<parameter=b>\n1\n</parameter>\n"),
-        in_tags("f", "<parameter=a>\n1\n</parameter>\n") + "\n" + in_tags("fg"),
-    ),
-    "json": (
-        JSON,
-        '{"name": "f", "arguments": {"a": 1}}',
-        '{"name": "f", "arguments": {"b": 1}}',
-        '{"name": "f", "arguments": {"a": 1}}\n{"name": "fg", "arguments": {}}',
-    ),
+    name: (form, form.write([ONE]), form.write([OTHER]), form.write([ONE, SECOND]))
+    for form, name in {form: name for name, form in reversed(FORMATS.items())}.items()
+    if not form.channels
 }
 
 
@@ -135,12 +95,16 @@ def grammar_of(
     form: CallFormat,
     use: ToolUse,
     special: tuple[str, ...],
-    thinking: Thinking = Thinking.NEVER,
+    thinking: Thoughts | None = None,
     prompt: str = "",
 ) -> Grammar:
     grammar = AnswerStyle(form, thinking).grammar(use, prompt, tokenizer_with(special)[0])
     assert grammar is not None
     return grammar
+
+
+def takes_several(form: CallFormat) -> bool:
+    return form.join is not None or form.again is not None
 
 
 @pytest.mark.parametrize(("form", "call", "other", "both"), WRITTEN.values(), ids=WRITTEN)
@@ -149,7 +113,7 @@ class TestFormats:
         for tools in (STRICT, LOOSE):
             grammar = grammar_of(form, ToolUse(tools, Calling.REQUIRED), special)
             assert allows(grammar, special, call)
-            assert allows(grammar, special, both)
+            assert allows(grammar, special, both) is takes_several(form)
             for text in (other, "Hello.", f"Hello. {call}", "", call + call[:1]):
                 assert not allows(grammar, special, text), text
 
@@ -158,11 +122,12 @@ class TestFormats:
             grammar = grammar_of(form, ToolUse(LOOSE, calling, parallel=False), special)
             assert allows(grammar, special, call)
             assert not allows(grammar, special, both)
-            assert allows(grammar, special, other) is (calling is Calling.AUTO)
+            known_only = isinstance(form.call, FieldCall) and "{key}" in form.call.value_end
+            assert allows(grammar, special, other) is (calling is Calling.AUTO and not known_only)
 
     def test_strict(self, form, call, other, both, special):
         grammar = grammar_of(form, ToolUse(STRICT, Calling.AUTO), special)
-        for text in (call, both, "Hello.", "", "Hello {", "[1] says", "```py"):
+        for text in (call, "Hello.", "", "Hello {", "[1] says", "```py"):
             assert allows(grammar, special, text), text
         assert not allows(grammar, special, other)
         assert allows(grammar, special, f"Hi. {call}\nMore.")
@@ -200,11 +165,12 @@ def test_what_is_wanted_comes_instead_of_text(
     tokenizer, _ = tokenizer_with(special)
     style = AnswerStyle(form)
     grammar = style.grammar(ToolUse(STRICT, Calling.AUTO), "", tokenizer, wanted)
-    for text in (followed, call, both):
+    for text in (followed, call):
         assert allows(grammar, special, text), text
+    assert allows(grammar, special, both) is takes_several(form)
     for text in (not_followed, other, f"Hi. {call}"):
         assert not allows(grammar, special, text), text
-    thinking = AnswerStyle(form, Thinking.OPENED).grammar(ToolUse(), "", tokenizer, wanted)
+    thinking = AnswerStyle(form, THINK).grammar(ToolUse(), "", tokenizer, wanted)
     for text in (followed, f"<think>\nHm.\n</think>\n\n{followed}"):
         assert allows(thinking, special, text)
     assert not allows(thinking, special, call)
@@ -243,10 +209,10 @@ def test_what_needs_no_grammar_has_none():
 @pytest.mark.parametrize(
     ("thinking", "prompt", "with_thoughts", "without"),
     [
-        (Thinking.NEVER, "<think>", False, True),
-        (Thinking.OPENED, "", True, True),
-        (Thinking.OPENED, "<think>", True, False),
-        (Thinking.ALWAYS, "", True, False),
+        (None, "<think>", False, True),
+        (THINK, "", True, True),
+        (THINK, "<think>", True, False),
+        (ALWAYS, "", True, False),
     ],
 )
 def test_thoughts_come_before_calls(thinking, prompt, with_thoughts, without, special):
@@ -255,7 +221,7 @@ def test_thoughts_come_before_calls(thinking, prompt, with_thoughts, without, sp
     _, call, *_ = WRITTEN["hermes"]
     assert allows(grammar, special, f"<think>\nI {{look}}.\n</think>\n\n{call}") is with_thoughts
     assert allows(grammar, special, call) is without
-    opened = prompt == "<think>" or thinking is Thinking.ALWAYS
+    opened = prompt == "<think>" or thinking is ALWAYS
     assert allows(grammar, special, f"I look.\n</think>{call}") is (opened and with_thoughts)
 
 

@@ -13,7 +13,9 @@ from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers import AnswerParser, PlainParser
-from radixlm.parsers.steps import ReasoningParser
+from radixlm.parsers.calls import Offered
+from radixlm.parsers.reader import AnswerReader
+from radixlm.parsers.thoughts import THINK
 from radixlm.server.openai.chat_writer import ChatWriter
 from radixlm.server.openai.completions import CompletionWriter
 from radixlm.server.pipeline import logprobs as token_texts
@@ -145,7 +147,9 @@ def test_each_token_is_looked_at_a_few_times_only():
 def test_what_a_parser_holds_back_comes_with_its_tokens():
     outputs = outputs_of("a<th </think> b<", ())
     for part in cuts(outputs):
-        choices = chat_choices(part, ReasoningParser(PlainParser(), opened=True))
+        choices = chat_choices(
+            part, AnswerReader(None, Offered({}), str, thoughts=THINK, opened=True)
+        )
         ids = [token for choice in choices for token in choice["token_ids"]]
         assert ids == [token for output in outputs for token in output.token_ids]
         told = {

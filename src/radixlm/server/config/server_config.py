@@ -27,7 +27,7 @@ from radixlm.core.flags import (
 )
 from radixlm.core.reports import MAX_WAITING
 from radixlm.parsers.formats import AUTO, FORMATS
-from radixlm.parsers.steps import THINKING
+from radixlm.parsers.thoughts import THOUGHTS
 
 LogFormat = Literal["text", "json"]
 MetricsNames = Literal["radixlm", "sglang", "both", "vllm"]
@@ -219,7 +219,7 @@ class ServerConfig:
         AUTO,
         "How the model writes its thoughts before an answer: not at all, between <think> and "
         "</think>, or always and without the first of these; auto tells it from the chat template.",
-        one_of((AUTO, *THINKING)),
+        one_of((AUTO, *THOUGHTS)),
     )
     api_key: tuple[str, ...] = flag(
         (),

@@ -1,0 +1,374 @@
+"""Reads calls whose arguments stand one by one, and makes the JSON of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from radixlm.parsers.call_format import FieldCall
+from radixlm.parsers.calls import LONGEST_NAME, Around, Call
+from radixlm.parsers.run import Steps, begun
+from radixlm.parsers.tools import ANY_TYPE, choices, fits, types_of
+from radixlm.parsers.values import as_json, unquoted_json
+
+_TEXT = frozenset({"string"})
+_NO_TEXT = ANY_TYPE - _TEXT
+_WORD = re.compile(r"[\w.-]+")
+_IN_WORD = re.compile(r"[\w.-]", re.ASCII)
+_NEVER_IN_NAME = frozenset(">\n\"'=()[]{}<")
+_ITEM = "item"
+
+
+class _FieldReader:
+    """A call begins with its first argument: until then it may be none."""
+
+    def __init__(self, around: Around, shape: FieldCall) -> None:
+        self._around, self._cursor, self._shape = around, around.cursor, shape
+        self._given: frozenset[str] = frozenset()  # the names of the call's arguments so far
+        self._last = ""
+
+    def read(self, call: Call) -> Steps[bool]:
+        self._given = frozenset()
+        cursor = self._cursor
+        whole = yield from self._fields(call)
+        if cursor.ended and not whole:  # it waited for more, and nothing has come
+            cursor.at = len(cursor.text)
+            if cursor.cut and call.name is not None:
+                call.more("", cursor.at)
+        return whole
+
+    @abstractmethod
+    def _fields(self, call: Call) -> Steps[bool]:
+        """Read one call: its name, then `_argument` for each, then `_close`."""
+
+    def _is_new(self, key: str) -> bool:
+        """Whether it is a name, and none that was there before."""
+        return bool(key) and key not in self._given
+
+    def _argument(self, call: Call, key: str, value: str) -> None:
+        """Give away one argument. value: JSON, or the begin of it, which `more` goes on with."""
+        written = f"{', ' if self._given else '{'}{json.dumps(key, ensure_ascii=False)}: {value}"
+        call.more(written, self._cursor.at)
+        self._given |= {key}
+        self._last = key
+
+    def _close(self, call: Call) -> bool:
+        call.more("}" if self._given else "{}", self._cursor.at)
+        return True
+
+
+class PythonCallReader(_FieldReader):
+    """Reads `f(a="b", c=[1, None])`, or Gemma 4's `call:f{a:<|"|>b<|"|>,c:1}`.
+
+    Source: https://www.llama.com/docs/model-cards-and-prompt-formats/llama3_2/
+    """
+
+    def _fields(self, call: Call) -> Steps[bool]:
+        cursor, shape = self._cursor, self._shape
+        yield from cursor.skip_loosely(shape.before)
+        name = yield from cursor.take(_IN_WORD.match, LONGEST_NAME)
+        if not (yield from cursor.skip(shape.after)) or not call.names(name):
+            return False
+        yield from cursor.spaces()
+        while not (yield from cursor.skip(shape.closes)):
+            if not (yield from self._field(call)):
+                return False
+        return self._close(call)
+
+    def _field(self, call: Call) -> Steps[bool]:
+        """Read `key=value`, and the comma after it."""
+        cursor = self._cursor
+        key = yield from cursor.take(_IN_WORD.match, LONGEST_NAME)
+        yield from cursor.spaces()
+        if not self._is_new(key) or not (yield from cursor.skip(self._shape.key_after)):
+            return False
+        written = yield from self._value()
+        quote = self._shape.quote
+        value = unquoted_json(written, quote) if quote else as_json(written)
+        if not written or value is None:
+            return False
+        self._argument(call, key, value)
+        yield from cursor.skip(",")
+        yield from cursor.spaces()
+        return True
+
+    def _value(self) -> Steps[str]:
+        """Read up to the comma or bracket that ends it; "" when none comes."""
+        cursor, start, depth = self._cursor, self._cursor.at, 0
+        quotes = (self._shape.quote,) if self._shape.quote else ('"', "'")
+        while (yield from cursor.peek()):
+            if quote := (yield from cursor.comes(quotes)):
+                yield from self._quoted(quote)
+                continue
+            character = cursor.text[cursor.at]
+            if character in ",)]}" and not depth:
+                return cursor.text[start : cursor.at].strip()
+            depth += (character in "([{") - (character in ")]}")
+            cursor.at += 1
+        return ""
+
+    def _quoted(self, quote: str) -> Steps[None]:
+        """Read a text, its quotes included."""
+        cursor, escaped = self._cursor, False
+        cursor.at += len(quote)
+        while character := (yield from cursor.peek()):
+            if not escaped and (yield from cursor.skip(quote)):
+                return
+            escaped = character == "\\" and not escaped and not self._shape.quote
+            cursor.at += 1
+
+
+class TagCallReader(_FieldReader):
+    """Reads arguments between tags, `<parameter=a>b</parameter>`.
+
+    Texts stand there without quotes: a mark in the tag, or the tool's schema says what is one.
+
+    A value ends with its closing tag, if a tag or the answer's end follows; else that belongs to a
+    text that has it in it. Where it is missing, the next opening tag of an argument of this tool
+    ends the value, or what ends the call. Until that is known, nothing of a value is given away.
+    """
+
+    def _fields(self, call: Call) -> Steps[bool]:
+        cursor, shape = self._cursor, self._shape
+        if not (yield from self._named(call)):
+            return False
+        while True:
+            yield from cursor.spaces()
+            while self._given and (yield from cursor.skip_loosely(shape.end(self._last))):
+                yield from cursor.spaces()  # closed twice
+            if shape.closes and (yield from cursor.skip(shape.closes)):
+                return self._close(call)
+            if (yield from cursor.skip(shape.key_before)):
+                if not (yield from self._field(call)):
+                    return False
+            elif (yield from self._is_over()):
+                return self._close(call)
+            else:
+                return False
+
+    def _is_over(self) -> Steps[bool]:
+        """Whether the call ends here without its own closing tag."""
+        cursor, around = self._cursor, self._around
+        if not around.offered.mends:
+            return not self._shape.closes and bool((yield from cursor.comes(around.ends)))
+        over = yield from cursor.comes((*around.ends, *around.begins))
+        return bool(over) or ((yield from cursor.peek()) == "" and not cursor.cut)
+
+    def _named(self, call: Call) -> Steps[bool]:
+        """Read the call's opening, and its tool's name."""
+        cursor, shape = self._cursor, self._shape
+        if shape.before and not (yield from cursor.skip_loosely(shape.before)):
+            return False
+        name = yield from cursor.take(lambda letter: letter not in _NEVER_IN_NAME, LONGEST_NAME)
+        if shape.after.strip() and not (yield from cursor.skip_loosely(shape.after)):
+            return False
+        return (yield from cursor.peek()) != "" and call.names(name.strip())
+
+    def _field(self, call: Call) -> Steps[bool]:
+        """Read an argument, whose opening was read."""
+        cursor, shape = self._cursor, self._shape
+        key = yield from self._key()
+        if not self._is_new(key):
+            return False
+        if shape.json_after and (yield from cursor.skip_loosely(shape.json_after)):
+            types = _NO_TEXT
+        elif (yield from cursor.skip_loosely(shape.key_after.rstrip())):
+            types = (
+                _TEXT if shape.json_after else types_of(_property(call.schema, key), call.schema)
+            )
+        else:
+            return False
+        if shape.pad:
+            yield from cursor.skip(shape.pad)
+        if types == _TEXT:
+            return (yield from self._text(call, key))
+        return (yield from self._value(call, key, types))
+
+    def _key(self) -> Steps[str]:
+        stop = self._shape.key_after.split()[0][0]
+        letters = self._cursor.take(lambda letter: letter != stop and letter != "\n", LONGEST_NAME)
+        return (yield from letters).strip()
+
+    def _text(self, call: Call, key: str) -> Steps[bool]:
+        """Read a text, and give it away as it comes."""
+        cursor = self._cursor
+        self._argument(call, key, '"')
+        sent = cursor.at
+
+        def certain(upto: int) -> None:
+            nonlocal sent
+            if upto > sent:
+                text, sent = cursor.text[sent:upto], upto
+                call.more(json.dumps(text, ensure_ascii=False)[1:-1], upto)
+
+        end = yield from self._up_to_end(call, key, certain)
+        if end is None:
+            return False
+        certain(end)
+        call.more('"', cursor.at)
+        return True
+
+    def _value(self, call: Call, key: str, types: frozenset[str]) -> Steps[bool]:
+        """Read a value that may be other than a text."""
+        start = self._cursor.at
+        end = yield from self._up_to_end(call, key, lambda _: None)
+        if end is None:
+            return False
+        written = self._cursor.text[start:end]
+        if self._shape.nested:
+            schema = _property(call.schema, key)
+            value = json.dumps(NestedTags(self._shape).read(written, schema, call.schema))
+        else:
+            value = value_of(written, types)
+        self._argument(call, key, value)
+        return True
+
+    def _up_to_end(self, call: Call, key: str, certain: Callable[[int], None]) -> Steps[int | None]:
+        """Where the value ends that begins here; the cursor is behind its closing tag then. None
+        where the answer ends before. certain: is given places up to which all is of the value.
+        """
+        cursor, end_tag = self._cursor, self._shape.end(key).strip()
+        tags = self._tags(end_tag)
+        at = cursor.at
+        while True:
+            found = [(place, tag) for tag in tags if (place := cursor.text.find(tag, at)) >= 0]
+            if not found:
+                at = max(at, len(cursor.text) - max(begun(tag, cursor.text) for tag in tags))
+                certain(_before_line_breaks(cursor.text, at))
+                if cursor.ended:
+                    return None
+                yield from cursor.wait()
+                continue
+            place, tag = min(found, key=lambda entry: (entry[0], -len(entry[1])))
+            certain(_before_line_breaks(cursor.text, place))
+            rest = cursor.text[place:]
+            if not cursor.ended and any(rest != word and word.startswith(rest) for word in tags):
+                yield from cursor.wait()  # for a longer one
+                continue
+            if (yield from self._ends_value(call, place, tag, end_tag)):
+                closed = tag == end_tag
+                cursor.at = place + len(tag) if closed else place
+                pad = self._shape.pad if closed else "\n"
+                return place - (bool(pad) and cursor.text.endswith(pad, 0, place))
+            at = place + 1
+
+    def _tags(self, end_tag: str) -> tuple[str, ...]:
+        """What may end a value."""
+        if not self._around.offered.mends:
+            return (end_tag,)
+        return (
+            end_tag,
+            *filter(None, (self._shape.key_before, self._shape.closes)),
+            *self._around.ends,
+        )
+
+    def _ends_value(self, call: Call, place: int, tag: str, end_tag: str) -> Steps[bool]:
+        """Whether a tag ends the value, and does not belong to it."""
+        cursor, shape, around = self._cursor, self._shape, self._around
+        if not around.offered.mends:
+            return True
+        if tag == shape.key_before and tag != end_tag:
+            return (yield from self._opens(call, place + len(tag)))
+        behind = yield from cursor.after_spaces(place + len(tag))
+        if behind >= len(cursor.text):
+            return True
+        follow: tuple[str, ...] = (*around.ends, *around.begins)
+        if tag == end_tag:
+            padded = not shape.pad or cursor.text.endswith(shape.pad, 0, place)
+            follow = (shape.key_before, shape.closes, *around.ends, *around.begins)
+            follow += (end_tag,) if padded else ()
+        if (yield from cursor.comes(follow, behind)):
+            return True
+        rest = cursor.text[behind:]
+        return cursor.ended and any(word.startswith(rest) for word in follow)  # cut off there
+
+    def _opens(self, call: Call, at: int) -> Steps[bool]:
+        """Whether the opening tag of another argument of this tool stands at a place."""
+        cursor, start = self._cursor, self._cursor.at
+        known = call.schema.get("properties")
+        cursor.at = at
+        key = yield from self._key()
+        complete = yield from cursor.skip_loosely(self._shape.key_after.split()[0])
+        cursor.at = start
+        named = key in known if isinstance(known, Mapping) and known else bool(_WORD.fullmatch(key))
+        return complete and named and self._is_new(key)
+
+
+def value_of(written: str, types: frozenset[str]) -> str:
+    """The JSON of a value that stands between tags, of one of these types."""
+    value = as_json(written)
+    is_text = value is None or ("string" in types and (value[0] == '"' or not fits(value, types)))
+    return json.dumps(written, ensure_ascii=False) if is_text else str(value)
+
+
+def _before_line_breaks(text: str, end: int) -> int:
+    """`end`, or where the line breaks before it begin: one of them may belong to a tag."""
+    while end and text[end - 1] == "\n":
+        end -= 1
+    return end
+
+
+def _property(schema: Mapping[str, Any], key: str) -> Any:
+    properties = schema.get("properties")
+    return properties.get(key) if isinstance(properties, Mapping) else None
+
+
+class NestedTags:
+    """Reads a value whose objects and arrays are tags: `<a>1</a><b><item>2</item></b>`."""
+
+    def __init__(self, shape: FieldCall) -> None:
+        self._shape = shape
+        opening = re.escape(shape.key_before) + r"([^\s<>/]+)" + re.escape(shape.key_after)
+        self._opening = re.compile(opening)
+
+    def read(self, written: str, schema: Any, root: Mapping[str, Any]) -> Any:
+        """The value. schema: what it follows, in `root`. Text that is no such tags is a text."""
+        entries = list(self._entries(written.strip()))
+        types = types_of(schema, root)
+        if types == _TEXT or not entries:
+            return written if types == _TEXT else json.loads(value_of(written, types))
+        inner = choices(schema, root).schemas
+        if all(key == _ITEM for key, _ in entries) and "array" in types:
+            return [self.read(text, _below(inner, "items", None), root) for _, text in entries]
+        return {
+            key: self.read(text, _below(inner, "properties", key), root) for key, text in entries
+        }
+
+    def _entries(self, text: str) -> Iterator[tuple[str, str]]:
+        """The tags that follow each other, by their names; none where there is other text."""
+        found, at = [], 0
+        while opened := self._opening.match(text, at):
+            end = self._end_of(text, opened[1], opened.end())
+            if end < 0:
+                return
+            found.append((opened[1], text[opened.end() : end]))
+            at = end + len(self._shape.end(opened[1]))
+            at += len(text[at:]) - len(text[at:].lstrip())
+        if at == len(text):
+            yield from found
+
+    def _end_of(self, text: str, key: str, at: int) -> int:
+        """Where the closing tag of `key` stands, past inner ones of the same name."""
+        shape, depth = self._shape, 1
+        opening, closing = shape.key_before + key + shape.key_after, shape.end(key)
+        while depth:
+            end = text.find(closing, at)
+            if end < 0:
+                return -1
+            depth += text.count(opening, at, end) - 1
+            at = end + len(closing)
+        return end
+
+
+def _below(schemas: Sequence[Any], keyword: str, key: str | None) -> Any:
+    """The schema of what stands in a value; None where none of `schemas` has one."""
+    for schema in schemas:
+        inner = schema.get(keyword) if isinstance(schema, Mapping) else None
+        if key is not None:
+            inner = inner.get(key) if isinstance(inner, Mapping) else None
+        if inner is not None:
+            return inner
+    return None

@@ -1,0 +1,180 @@
+"""Finds the formats of a model's calls and thoughts, by what its chat template writes.
+
+Small conversations are rendered. The format of calls is the one whose parser gives back the call
+that the template wrote; never a word in the template's source. A template that writes no calls
+shows its format in what it says of tools, or else the tools are described by us.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+from radixlm.core.errors import InvalidRequestError
+from radixlm.parsers import Answered, thoughts
+from radixlm.parsers.call_format import CallFormat, Written
+from radixlm.parsers.calls import Offered
+from radixlm.parsers.families import JSON
+from radixlm.parsers.formats import FORMATS
+from radixlm.parsers.harmony import HarmonyReader
+from radixlm.parsers.reader import AnswerReader
+from radixlm.parsers.thoughts import Thoughts
+from radixlm.text.chat_template import ChatTemplate
+
+_NAME = "look_up_weather"
+_CALL = Written(_NAME, {"city": "Oberwil im Simmental", "days": 27})
+_PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+}
+_TOOL = {
+    "type": "function",
+    "function": {"name": _NAME, "description": "Weather.", "parameters": _PARAMETERS},
+}
+_QUESTION = {"role": "user", "content": "How is the weather?"}
+_RESULT = {"role": "tool", "tool_call_id": "call00001", "name": _NAME, "content": "Fine."}
+_THOUGHT, _ANSWER = "it rains perhaps", "it shines"
+_SWITCHES: Final[Sequence[Mapping[str, Any]]] = (
+    {},
+    {"enable_thinking": True, "thinking": True},
+    {"enable_thinking": False, "thinking": False},
+)
+# A marker of which only the beginning stands there.
+_OPENED = re.compile(r"[<\[][^<>\[\]\s]*\Z")
+_KNOWN = tuple(
+    dict.fromkeys(
+        form for form in thoughts.THOUGHTS.values() if form and form is not thoughts.ALWAYS
+    )
+)
+
+
+class Found(NamedTuple):
+    """how: what showed it, in words for people."""
+
+    calls: CallFormat
+    how: str
+
+
+def calls_in(template: ChatTemplate) -> Found:
+    """The format of calls of a template's models. Takes some milliseconds."""
+    formats = list(dict.fromkeys(FORMATS.values()))
+    for prompt, written in _written_calls(template):
+        fitting = [(_fit(form, prompt, written), form) for form in formats]
+        best = max(fitting, key=lambda entry: entry[0] or (0, -len(written)))
+        if best[0] is not None:
+            return Found(best[1], "a call that it wrote")
+    plain, with_tools = _rendered(template, [_QUESTION]), _rendered(template, [_QUESTION], [_TOOL])
+    for form in formats:
+        if any(sign in with_tools for sign in form.signs):
+            described = _NAME in with_tools and with_tools != plain
+            return Found(replace(form, described=described), "what it says of tools")
+    return Found(JSON, "our own description")
+
+
+def _written_calls(template: ChatTemplate) -> Iterator[tuple[str, str]]:
+    """Prompts, and what the template writes after them for a turn with a call, in the ways that it
+    takes one.
+    """
+    for content, as_text, answered in product(("", None), (False, True), (False, True)):
+        arguments = json.dumps(_CALL.arguments) if as_text else _CALL.arguments
+        function = {"name": _NAME, "arguments": arguments}
+        call = {"id": "call00001", "type": "function", "function": function}
+        said = {"role": "assistant", "content": content, "tool_calls": [call]}
+        turns = [_QUESTION, said, *([_RESULT] if answered else ())]
+        after = _rendered(template, turns, [_TOOL], add_generation_prompt=False)
+        before = _rendered(template, [_QUESTION], [_TOOL])
+        end = _common(before, after)
+        prompt, written = after[:end], after[end:]
+        if _NAME in written or str(_CALL.arguments["city"]) in written:
+            yield prompt, written
+
+
+def _fit(form: CallFormat, prompt: str, written: str) -> tuple[int, int] | None:
+    """How well a format reads the call that was written; None where it reads another, or none."""
+    offered = Offered({_NAME: _PARAMETERS})
+    reader: AnswerReader | HarmonyReader
+    if form.channels:
+        reader = HarmonyReader(offered, str)
+    else:
+        begun = bool(form.plain) and prompt.endswith(form.begin)
+        reader = AnswerReader(form, offered, str, begun=begun)
+    said = Answered().add(reader.push(written)).add(reader.flush())
+    calls = [Written(call.name, _object(call.arguments)) for call in said.calls]
+    if calls != [_CALL]:
+        return None
+    own = form.write([_CALL])
+    verbatim = len(own) * (own in prompt[len(prompt) - len(form.begin) :] + written)
+    return verbatim, -len(said.text)
+
+
+def _object(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def thoughts_in(template: ChatTemplate) -> Thoughts | None:
+    """How a template's models write thoughts; None where it shows none."""
+    texts = list(_with_thoughts(template))
+    said = "\n".join(texts)
+    marked = [
+        form for form in _KNOWN if form.begin and form.end.strip() in said and not form.always
+    ]
+    if marked:
+        return max(marked, key=lambda form: (_weight(form, said), len(form.end)))
+    taken = [form for form in _KNOWN if _takes_apart(template, form)]
+    return taken[0] if taken else None
+
+
+def _weight(form: Thoughts, said: str) -> int:
+    """How much of a form's markers there is."""
+    return sum(bool(marker) and marker.strip() in said for marker in form.literals)
+
+
+def _with_thoughts(template: ChatTemplate) -> Iterator[str]:
+    """What the template writes where thoughts may stand."""
+    function = {"name": _NAME, "arguments": dict(_CALL.arguments)}
+    call = {"id": "call00001", "type": "function", "function": function}
+    said = {"role": "assistant", "content": _ANSWER, "reasoning_content": _THOUGHT}
+    said |= {"thinking": _THOUGHT, "reasoning": _THOUGHT}
+    calling = {**said, "content": "", "tool_calls": [call]}
+    for switch in _SWITCHES:
+        yield _rendered(template, [_QUESTION], **switch)
+        yield _rendered(template, [_QUESTION], [_TOOL], **switch)
+        yield _rendered(template, [_QUESTION, said], **switch)
+        yield _rendered(template, [_QUESTION, calling, _RESULT], [_TOOL], **switch)
+
+
+def _takes_apart(template: ChatTemplate, form: Thoughts) -> bool:
+    """Whether the template leaves out thoughts that stand in an earlier answer's text."""
+    answer = f"{form.begin}\n{_THOUGHT}\n{form.end}\n\n{_ANSWER}"
+    said = _rendered(template, [_QUESTION, {"role": "assistant", "content": answer}, _QUESTION])
+    return _ANSWER in said and _THOUGHT not in said
+
+
+def _rendered(
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Iterable[Mapping[str, Any]] = (),
+    **more: Any,
+) -> str:
+    """The prompt; "" where the template refuses."""
+    try:
+        return template.render(messages, tools=list(tools) or None, **more)
+    except InvalidRequestError:
+        return ""
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters both begin with, but no part of a marker."""
+    pairs = enumerate(zip(one, other, strict=False))
+    end = next(
+        (place for place, (left, right) in pairs if left != right), min(len(one), len(other))
+    )
+    opened = _OPENED.search(other, 0, end)
+    return opened.start() if opened else end

@@ -1,0 +1,216 @@
+"""Reads calls whose arguments are a JSON object, and gives them away as the model writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+
+from radixlm.parsers.call_format import JsonCall, NamedCall
+from radixlm.parsers.calls import LONGEST_NAME, Around, Call
+from radixlm.parsers.json_text import JsonText
+from radixlm.parsers.run import Steps
+from radixlm.parsers.values import as_json, is_object
+
+# As families call them, whichever they were taught.
+_NAMES = ("name", "tool_name")
+_ARGUMENTS = ("arguments", "parameters")
+# Half of a surrogate pair is no character, so no answer can hold it.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_IN_NAME = re.compile(r"[\w.:/-]", re.ASCII)
+_PLACE = re.compile(r":\d+\Z")
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Where a call is: from where its arguments are to be sent, where they end, up to where its
+    text is complete, and its arguments, where they were written as a text.
+    """
+
+    unsent: int | None = None
+    end: int | None = None
+    known: int = 0
+    spelled: str | None = None
+    missing: str = field(default="")
+
+
+class _ArgumentsReader:
+    """Sends a JSON object, as far as it has come, whenever the text that follows is waited for."""
+
+    def __init__(self, around: Around) -> None:
+        self._around, self._cursor = around, around.cursor
+        self._json = JsonText(around.cursor, mends=around.offered.mends, ends=around.ends)
+
+    def _sending(self, call: Call, at: _Reading, read: Steps[bool]) -> Steps[bool]:
+        """Run `read`, which reads one call, and send what it finds."""
+
+        def send() -> None:
+            if at.unsent is not None and call.name is not None:
+                end = self._cursor.at if at.end is None else at.end
+                # Even when nothing is new, so that a call begins with its arguments' first brace.
+                call.more(self._json.spelled(at.unsent, end), max(end, self._cursor.at))
+                at.unsent = max(at.unsent, end)
+
+        self._cursor.before_wait = send
+        whole = yield from read
+        cut = self._cursor.cut and self._cursor.at == len(self._cursor.text)
+        if not whole and at.end is not None and call.name is not None:
+            # Its last brace is missing, as it happens to small models.
+            whole, self._cursor.at = True, at.known
+        send()
+        if at.missing and call.name is not None:
+            call.more(at.missing, self._cursor.at)
+        if call.name is not None and at.unsent is None and (whole or cut):
+            call.more(at.spelled or ("{}" if whole else ""), self._cursor.at)
+        self._cursor.before_wait = None
+        return whole
+
+    def _object(self, at: _Reading) -> Steps[bool]:
+        """Read the arguments, an object."""
+        cursor, start = self._cursor, self._cursor.at
+        cursor.at += 1
+        yield from self._json.spaces()
+        quoted_as_in_python = (yield from cursor.peek()) == "'"
+        cursor.at = start
+        if quoted_as_in_python:
+            return False
+        at.unsent = start
+        if not (yield from self._json.value()):
+            return False
+        at.end = at.known = self._cursor.at
+        at.missing = self._json.missing
+        return True
+
+
+class JsonCallReader(_ArgumentsReader):
+    """Reads `{"name": NAME, "arguments": {…}}`, its fields in any order, others passed over."""
+
+    def __init__(self, around: Around, shape: JsonCall) -> None:
+        super().__init__(around)
+        self._keyed = not shape.name
+
+    def read(self, call: Call) -> Steps[bool]:
+        at, start = _Reading(), self._cursor.at
+        whole = yield from self._sending(call, at, self._read(call, at))
+        if not whole and call.sent is None and self._around.offered.mends:
+            self._cursor.at = start
+            return (yield from self._in_python(call))
+        return whole
+
+    def _read(self, call: Call, at: _Reading) -> Steps[bool]:
+        """Read the call; False when its JSON is broken, or it is no call of such a tool."""
+        yield from self._json.spaces()
+        if not (yield from self._json.one_of("{")):
+            return False
+        while True:
+            yield from self._json.spaces()
+            start = self._cursor.at
+            if not (yield from self._json.key()):
+                return False
+            key = json.loads(self._cursor.text[start : self._cursor.at - 1], strict=False)
+            yield from self._json.spaces()
+            if not (yield from self._field(key, call, at)):
+                return False
+            yield from self._json.spaces()
+            if at.missing:
+                return call.name is not None
+            if (yield from self._json.one_of("}")):
+                return call.name is not None
+            if not (yield from self._json.one_of(",")):
+                return False
+
+    def _field(self, key: str, call: Call, at: _Reading) -> Steps[bool]:
+        """Read the value of one of the call's fields."""
+        cursor = self._cursor
+        start, first = cursor.at, (yield from cursor.peek())
+        if self._keyed and first == "{" and call.name is None:
+            return call.names(key) and (yield from self._object(at))
+        if key in _NAMES:
+            if first != '"' or call.name is not None or not (yield from self._json.value()):
+                return False
+            at.known = cursor.at
+            name = json.loads(cursor.text[start : cursor.at], strict=False)
+            return not _SURROGATE.search(name) and call.names(name)
+        if key not in _ARGUMENTS:
+            return (yield from self._json.value())
+        if at.unsent is not None or at.spelled is not None or first not in ("{", '"', "n"):
+            return False
+        if first == "{":
+            return (yield from self._object(at))
+        if not (yield from self._json.value()):
+            return False
+        # Some models write the arguments as a text, or null.
+        at.spelled = json.loads(cursor.text[start : cursor.at], strict=False) or "{}"
+        fits = is_object(at.spelled) and not _SURROGATE.search(at.spelled)
+        cursor.at -= not fits
+        return fits
+
+    def _in_python(self, call: Call) -> Steps[bool]:
+        """Read a call that is written as in Python, up to what ends it."""
+        cursor, ends = self._cursor, [end for end in self._around.ends if end.strip()]
+        call.name = None
+        if not ends or (yield from cursor.peek()) != "{":
+            return False
+        while not (found := [at for end in ends if (at := cursor.text.find(end, cursor.at)) >= 0]):
+            if cursor.ended:
+                return False
+            yield from cursor.wait()
+        end = min(found)
+        made = as_json(cursor.text[cursor.at : end].rstrip())
+        match json.loads(made) if made else None:
+            case {"name": str(name), "arguments": dict(arguments)} | {
+                "name": str(name),
+                "parameters": dict(arguments),
+            } if call.names(name):
+                call.more(json.dumps(arguments, ensure_ascii=False), end)
+                cursor.at = end
+                return True
+        return False
+
+
+class NamedCallReader(_ArgumentsReader):
+    """Reads a name, and the JSON object behind it."""
+
+    def __init__(self, around: Around, shape: NamedCall) -> None:
+        super().__init__(around)
+        self._shape = shape
+        self._before, _, self._behind = shape.spelled.partition("{name}")
+
+    def read(self, call: Call) -> Steps[bool]:
+        shape, cursor = self._shape, self._cursor
+        yield from cursor.skip_loosely(shape.before)
+        name = yield from self._name()
+        if (yield from cursor.peek()) == "" or not call.names(name):  # it may be cut off
+            return False
+        if shape.id_marker and (yield from cursor.skip_loosely(shape.id_marker)):
+            yield from self._word()
+        if not (yield from cursor.skip_loosely(shape.after)) and not self._around.offered.mends:
+            return False
+        if not (yield from self.read_arguments(call)):
+            return False
+        yield from cursor.skip_loosely(shape.closes)
+        return True
+
+    def read_arguments(self, call: Call) -> Steps[bool]:
+        """Read only the object, of a call whose name is known."""
+        yield from self._json.spaces()
+        at = _Reading()
+        return (yield from self._sending(call, at, self._arguments(at)))
+
+    def _arguments(self, at: _Reading) -> Steps[bool]:
+        if (yield from self._cursor.peek()) == "{":
+            return (yield from self._object(at))
+        at.known = self._cursor.at
+        if not self._around.offered.mends:
+            return False
+        ends = [*self._shape.closes.split()[:1], *self._around.ends]
+        return bool((yield from self._cursor.comes(ends)))  # none at all
+
+    def _name(self) -> Steps[str]:
+        name = yield from self._word()
+        if self._behind:
+            name = _PLACE.sub("", name)
+        return name.removeprefix(self._before)
+
+    def _word(self) -> Steps[str]:
+        return self._cursor.take(_IN_NAME.match, LONGEST_NAME)

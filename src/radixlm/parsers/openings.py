@@ -1,0 +1,202 @@
+"""Finds where calls may begin in an answer's text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from radixlm.parsers.call_format import CallFormat, FieldCall, JsonCall, NamedCall
+from radixlm.parsers.calls import Around, CallReader, Offered
+from radixlm.parsers.field_calls import PythonCallReader, TagCallReader
+from radixlm.parsers.json_calls import JsonCallReader, NamedCallReader
+from radixlm.parsers.run import Cursor, begun
+
+_LINE = re.compile(r"\n[ \t]*(?=(\[?)\s*)")
+_START = re.compile(r"\s*(?:```(?:json|python)?)?\s*(?=(\[?)\s*)")
+_FENCE_TO_COME = re.compile(r"\s*`{0,2}\Z|\s*```[a-z]{0,6}\Z")
+_WORD = re.compile(r"[\w.-]+", re.ASCII)
+_FIRST_KEY = re.compile(r"""\{\s*["']([^"']*)["']""")
+_KEY_TO_COME = re.compile(r"""\{\s*(["'][^"']*)?\Z""")
+_IN_CALL = frozenset({"name", "tool_name", "type", "id", "arguments", "parameters"})
+_SHORTEST_END = 3  # characters: brackets stand in values as well
+
+
+class Way(NamedTuple):
+    """A format that is read, and the reader of its calls."""
+
+    form: CallFormat
+    reader: CallReader
+
+    @property
+    def before(self) -> str:
+        return "" if isinstance(self.form.call, JsonCall) else self.form.call.before.strip()
+
+    @property
+    def behind_name(self) -> tuple[str, ...]:
+        """What shows that a name at a line's begin is a call's."""
+        match self.form.call:
+            case NamedCall(before="", after=after, id_marker=marker):
+                return ("{", *filter(None, (after.strip(), marker)))
+            case FieldCall(before="", value_end=value_end, key_before=key) if value_end:
+                return (key, *filter(None, (self.form.end,)))
+            case FieldCall(before="", after=after):
+                return (after,)
+        return ()
+
+
+class Opening(NamedTuple):
+    """Where calls may begin, and what of that to pass over; by which format, None for a marker that
+    is dropped. sure: by the format's own opening; else only a known tool's call is one.
+    """
+
+    at: int
+    after: int
+    way: Way | None
+    sure: bool = False
+
+
+class _Marker(NamedTuple):
+    word: str
+    way: Way | None = None
+    sure: bool = False
+    passed: bool = True
+
+
+class Openings:
+    """The formats of an answer, of which `form` is the first.
+
+    A format's own marker opens calls. So does, where crooked answers are mended, what opens a call
+    within: `<function=` without `<tool_call>`, or at a line's begin an object with a tool's name.
+    """
+
+    def __init__(self, cursor: Cursor, form: CallFormat | None, offered: Offered) -> None:
+        self._cursor, self._offered = cursor, offered
+        forms = () if form is None else (form, *form.also)
+        self.ways = [Way(each, _reader(cursor, each, offered)) for each in forms]
+        self._at_lines = not all(way.before for way in self.ways)
+
+    def like(self, opening: Opening) -> list[Way]:
+        """The formats that may follow an opening."""
+        way = opening.way
+        if way is None or not opening.sure:
+            return [way] if way else []
+        return [each for each in self.ways if each.form.begin == way.form.begin]
+
+    def look(
+        self, dropped: Sequence[str], *, calls: bool, thinking: bool, line: str | None
+    ) -> tuple[Opening | None, int]:
+        """The first opening in the text that was not given away, and up to where all is text.
+
+        dropped: markers that open nothing. calls: another one may be made. thinking: it is
+        reasoning that is read. line: what was given away of the present line, None at the begin.
+        """
+        text, mark = self._cursor.text, self._cursor.mark
+        found: list[Opening] = []
+        hold = len(text)
+        for marker in self._markers(dropped, calls=calls, thinking=thinking):
+            at = text.find(marker.word, mark)
+            if at >= 0:
+                after = at + len(marker.word) * marker.passed
+                found.append(Opening(at, after, marker.way, marker.sure))
+            elif not self._cursor.ended:
+                hold = min(hold, len(text) - begun(marker.word, text[mark:]))
+        first = min(found, key=lambda opening: opening.at, default=None)
+        if calls and self._at_lines and not thinking:
+            end = hold if first is None else first.at
+            for at, after in self._lines(line, end):
+                if (way := self._begun(at, after, line)) is not None:
+                    return Opening(at, after, way), at
+                if not self._cursor.ended and self._undecided(at, after):
+                    return None, min(hold, at)
+        return first, hold
+
+    def _markers(self, dropped: Sequence[str], *, calls: bool, thinking: bool) -> Iterator[_Marker]:
+        yield from map(_Marker, dropped)
+        if not calls or (thinking and not self._offered.mends):
+            return
+        for way in self.ways:
+            if way.form.begin:
+                yield _Marker(way.form.begin.strip(), way, not thinking)
+            if way.before and self._offered.mends and not thinking:
+                yield _Marker(way.before, way, passed=False)
+
+    def _lines(self, line: str | None, end: int) -> Iterator[tuple[int, int]]:
+        """Begins of lines before `end`: where they are, and the first character of each."""
+        text, mark = self._cursor.text, self._cursor.mark
+        if line is None and (found := _START.match(text, mark)):
+            yield mark, found.end() + len(found[1])
+        for found in _LINE.finditer(text, mark, max(end, mark)):
+            yield found.end(), found.end() + len(found[1])
+
+    def _begun(self, at: int, after: int, line: str | None) -> Way | None:
+        """The format in which a tool's call seems to begin with this line."""
+        text = self._cursor.text
+        rest = text[after:]
+        after += len(rest) - len(rest.lstrip())
+        first = line is None and at == self._cursor.mark
+        for way in self.ways:
+            form = way.form
+            if not self._offered.mends and (form.begin or not first):
+                continue
+            if isinstance(form.call, JsonCall):
+                key = _FIRST_KEY.match(text, after)
+                if (
+                    key
+                    and self._in_call(key[1], form.call)
+                    and (first or not self._fenced(at, line))
+                ):
+                    return way
+                continue
+            word = _WORD.match(text, after)
+            if not word or word[0] not in self._offered.tools:
+                continue
+            if form.opens.strip() == "[" and "[" not in text[at:after]:
+                continue
+            if text[word.end() :].lstrip().startswith(way.behind_name or ("\0",)):
+                return way
+        return None
+
+    def _in_call(self, key: str, call: JsonCall) -> bool:
+        return key in _IN_CALL if call.name else key in self._offered.tools
+
+    def _fenced(self, at: int, line: str | None) -> bool:
+        """Whether the line before is the begin of a code block, in which calls are examples."""
+        before = (line or "") + self._cursor.text[self._cursor.mark : at]
+        return before.rstrip().rpartition("\n")[2].lstrip().startswith("```")
+
+    def _undecided(self, at: int, after: int) -> bool:
+        """Whether more text must show if a call begins here."""
+        rest = self._cursor.text[after:].lstrip()
+        if not rest or _KEY_TO_COME.match(rest) or _FENCE_TO_COME.match(self._cursor.text, at):
+            return True
+        word = _WORD.match(rest)
+        if not word:
+            return False
+        behind = rest[word.end() :].lstrip()
+        if not behind and word.end() == len(rest):
+            return any(name.startswith(word[0]) for name in self._offered.tools)
+        marks = [mark for way in self.ways for mark in way.behind_name]
+        return word[0] in self._offered.tools and any(mark.startswith(behind) for mark in marks)
+
+
+def _reader(cursor: Cursor, form: CallFormat, offered: Offered) -> CallReader:
+    call = form.call
+    closes = () if isinstance(call, JsonCall) else tuple(call.closes.split())
+    ends = (form.end.strip(), *(closes if isinstance(call, NamedCall) else ()))
+    begins = (form.begin.strip(), "" if isinstance(call, JsonCall) else call.before.strip())
+    around = Around(
+        cursor,
+        offered,
+        tuple(end for end in ends if len(end) >= _SHORTEST_END),
+        tuple(filter(None, begins)),
+    )
+    match call:
+        case JsonCall():
+            return JsonCallReader(around, call)
+        case NamedCall():
+            return NamedCallReader(around, call)
+        case FieldCall(value_end=""):
+            return PythonCallReader(around, call)
+        case FieldCall():
+            return TagCallReader(around, call)

@@ -13,7 +13,7 @@ from itertools import product, takewhile
 from typing import Any, Final, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.parsers import Answered
+from radixlm.parsers import Answered, ToolCallEnded
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.text.chat_template import ChatTemplate
@@ -24,7 +24,6 @@ SPECIAL: Final = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 ASKED = "May I ask-this?"
 _ANSWERED = "answered-so"
 _PLAIN: Final = {"role": "assistant", "content": _ANSWERED}
-_RESULT = "came-out"
 LEFT_OUT: Final = "left out"
 
 
@@ -58,10 +57,18 @@ class Written(NamedTuple):
     how: str
 
 
-class Read(NamedTuple):
-    """What a parser made of a text: of each call its name and its arguments' JSON."""
+class Found(NamedTuple):
+    """A call that was read. arguments: JSON, or its beginning where the call is not whole."""
 
-    calls: tuple[tuple[str, str], ...]
+    name: str
+    arguments: str
+    whole: bool
+
+
+class Read(NamedTuple):
+    """What a parser made of a text."""
+
+    calls: tuple[Found, ...]
     text: str
     reasoning: str
 
@@ -169,53 +176,50 @@ def written(template: ChatTemplate, turn: Turn) -> Written | str:
         try:
             before = template.render(asked, **given)
             given["add_generation_prompt"] = False
-            after = template.render([*asked, *answer], **given)
+            after = template.render([*asked, answer], **given)
             plain = template.render([*asked, _PLAIN], **given)
         except InvalidRequestError as error:
             refusals.append(str(error))
             continue
         start = _start(before, after)
         text = after[start : _end(after, plain)]
-        if all(word in text for word in turn.words):
+        if all(text.count(word) >= turn.words.count(word) for word in turn.words):
             return Written(before[:start], text, how)
         refusals.insert(0, LEFT_OUT)
     return refusals[0]
 
 
-def _forms(turn: Turn) -> Iterator[tuple[str, list[Json], Json]]:
-    """Messages with the turn, from what most templates take to what some want."""
+def _forms(turn: Turn) -> Iterator[tuple[str, Json, Json]]:
+    """Messages with the turn, from what most templates take to what some want; and variables."""
     with_calls = (False, True) if turn.calls else (False,)
     for thinking in (False, True) if turn.reasoning else (False,):
-        for results, empty, as_text in product(with_calls, ("", None), with_calls):
-            named = {
+        for named, empty, as_text in product(with_calls, ("", None), with_calls):
+            how = {
                 "arguments as text": as_text,
                 "content null": empty is None,
-                "results after": results,
+                "ids with names": named,
                 "enable_thinking": thinking,
             }
             yield (
-                ", ".join(name for name, given in named.items() if given),
-                _messages(turn, empty, as_text=as_text, results=results),
+                ", ".join(name for name, given in how.items() if given),
+                _message(turn, empty, as_text=as_text, named=named),
                 {"enable_thinking": True, "thinking": True} if thinking else {},
             )
 
 
-def _messages(turn: Turn, empty: str | None, *, as_text: bool, results: bool) -> list[Json]:
-    """empty: instead of a content that is empty."""
+def _message(turn: Turn, empty: str | None, *, as_text: bool, named: bool) -> Json:
+    """empty: instead of a content that is empty. named: ids have the names in them, as Kimi's."""
     answer: Json = {"role": "assistant", "content": turn.content or empty}
     if turn.reasoning:
         # By all the names that templates have for it.
         answer |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), turn.reasoning)
-    after = []
     for place, (name, values) in enumerate(turn.calls):
-        call_id = f"abcdefgh{place}"
+        call_id = f"functions.{name}:{place}" if named else f"abcdefgh{place}"
         arguments = json.dumps(values, ensure_ascii=False) if as_text else values
         function = {"name": name, "arguments": arguments}
         entry = {"id": call_id, "type": "function", "function": function}
         answer.setdefault("tool_calls", []).append(entry)
-        result = {"role": "tool", "tool_call_id": call_id, "name": name, "content": _RESULT}
-        after += [result] if results else []
-    return [answer, *after]
+    return answer
 
 
 def _shared(one: str, other: str) -> int:
@@ -235,10 +239,6 @@ def _start(before: str, after: str) -> int:
 def _end(after: str, plain: str) -> int:
     """Where the turn's end begins, which turns without calls have, too."""
     turn_end = plain.rpartition(_ANSWERED)[2]
-    if _RESULT in after:
-        before = after[: after.index(_RESULT)]
-        found = before.rfind(turn_end.strip()) if turn_end.strip() else -1
-        return found if found >= 0 else len(before)
     length = _shared(after[::-1], turn_end[::-1])
     shared = re.search(r"\s*[<\[].*|\s*\Z", turn_end[len(turn_end) - length :], re.DOTALL)
     return len(after) - (len(shared[0]) if shared else 0)
@@ -247,12 +247,14 @@ def _end(after: str, plain: str) -> int:
 def read(style: AnswerStyle, prompt: str, pieces: Sequence[str], *, cut: bool = False) -> Read:
     """What the style's parser makes of an answer that comes in pieces."""
     parser = style.parser(USE, prompt)
-    answer = Answered()
-    for piece in pieces:
-        answer.add(parser.push(piece))
-    answer.add(parser.flush(cut=cut))
-    calls = tuple((call.name, as_json(call.arguments)) for call in answer.calls)
-    return Read(calls, answer.text, answer.reasoning)
+    events = [event for piece in pieces for event in parser.push(piece)] + parser.flush(cut=cut)
+    answer = Answered().add(events)
+    ends = [event.whole for event in events if isinstance(event, ToolCallEnded)]
+    calls = [
+        Found(call.name, as_json(call.arguments), whole)
+        for call, whole in zip(answer.calls, ends, strict=True)
+    ]
+    return Read(tuple(calls), answer.text, answer.reasoning)
 
 
 def as_json(arguments: str) -> str:
@@ -265,7 +267,7 @@ def as_json(arguments: str) -> str:
 
 def right(found: Read, turn: Turn) -> bool:
     """Whether the turn was read, and nothing beside it."""
-    calls = tuple((name, as_json(json.dumps(values))) for name, values in turn.calls)
+    calls = tuple(Found(name, as_json(json.dumps(values)), True) for name, values in turn.calls)
     texts = (found.text.strip(), found.reasoning.strip())
     return found.calls == calls and texts == (turn.content, turn.reasoning)
 

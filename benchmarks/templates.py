@@ -79,8 +79,11 @@ class Row:
 
 def name_of(style: AnswerStyle) -> str:
     """The name of the style's format, without what varies with the template."""
-    parser = style.calls.parser
-    return next((name for name, other in FORMATS.items() if other.parser is parser), "?")
+    known = style.calls
+    names = [name for name, other in FORMATS.items() if other == known]
+    return next(
+        iter(names + [name for name, other in FORMATS.items() if other.parser is known.parser])
+    )
 
 
 def read_back(template: ChatTemplate, style: AnswerStyle, turn: Turn, *, cuts: bool) -> Back | str:

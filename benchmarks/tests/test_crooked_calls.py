@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.call_damage import DAMAGES, Sample
 from benchmarks.crooked_calls import (
+    WRONG,
     damaged,
+    fuzz,
     judged,
     origins,
     outcome,
@@ -93,3 +95,9 @@ def test_the_same_seed_damages_the_same() -> None:
         draw, source = random.Random(3), source_of("hermes")
         texts.append([damaged(draw, sample_of(draw, source), 2)[0].text for _ in range(9)])
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_calls_are_right_or_text_and_never_invented(name: str) -> None:
+    wrong = [each for each in fuzz(name, 0, 300) if each.found in WRONG]
+    assert not wrong, "\n".join(f"{each.found}, {each.damages}: {each.about}" for each in wrong[:3])

@@ -21,7 +21,9 @@ Write = Callable[[Turn], tuple[str, str] | None]
 
 MISSPELT = "fetch_weather_now"
 _TAG = re.compile(r"<[^<>\n]{1,60}>|\[/?[A-Z_ ]{3,}\]")
-_CLOSING = re.compile(r"</|\[/|<\w+\|>|(?i:[|｜_▁](?:end|suffix)\b)|(?i:end|suffix)[|｜]>")
+_CLOSING = re.compile(
+    r"</|\[/|<\w+\|>|<\|call\|>|(?i:[|｜_▁](?:end|suffix)(?:[|｜_▁]|\b))|(?i:end|suffix)[|｜]>"
+)
 _CLOSED = re.compile(rf"[}}\])]+(?=(?:\s|{_TAG.pattern})*\Z)")
 _SPACES = (" ", "\n", "\n\n", "  \n")
 _STAND_IN, _HALF = "\ue000", "\\ud83d"

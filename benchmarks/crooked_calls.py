@@ -28,7 +28,6 @@ from tqdm import tqdm
 
 from benchmarks.call_damage import DAMAGES, REWRITING, UNRECOVERABLE, Sample, Write
 from benchmarks.call_writers import write
-from benchmarks.rows import show_rows
 from benchmarks.template_calls import SPECIAL, Call, Found, Read, Turn, read, right, written
 from benchmarks.templates import name_of
 from radixlm.parsers.formats import FORMATS
@@ -290,21 +289,18 @@ def tasks(chosen: Sequence[Origin], calls: int, seed: int) -> Iterator[tuple[Ori
             yield origin, seed * share + start, min(_CHUNK, share - start)
 
 
-def table(outcomes: Sequence[Outcome]) -> list[dict[str, object]]:
-    """A row for each damage: the share of calls that are read as they were meant, by format."""
+def table(outcomes: Sequence[Outcome]) -> str:
+    """For each format and damage, the share of calls that are read as they were meant; %."""
     counts: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for each in outcomes:
         if len(each.damages) == 1:
-            counts[each.damages[0]][each.format][each.found] += 1
-    formats = sorted({each.format for each in outcomes})
-    rows = []
-    for damage in DAMAGES:
-        by_format = counts[damage]
-        all_of = sum(by_format.values(), Counter())
-        shares = {name: _share(by_format[name]) for name in formats}
-        wrong = sum(all_of[name] for name in WRONG)
-        rows.append({"damage": damage, **shares, "all": _share(all_of), "wrong": wrong})
-    return rows
+            for row in (each.format, "all"):
+                counts[row][each.damages[0]][each.found] += 1
+    lines = [f"| | {' | '.join(DAMAGES)} |", "|---" * (len(DAMAGES) + 1) + "|"]
+    for name in [*sorted(counts.keys() - {"all"}), "all"]:
+        shares = (_share(counts[name][damage]) for damage in DAMAGES)
+        lines.append(f"| {name} | {' | '.join(shares)} |")
+    return "\n".join(lines)
 
 
 def _share(counts: Mapping[str, int]) -> str:
@@ -360,7 +356,7 @@ def main() -> None:
         if each.found in WRONG and len(each.damages) == 1 and shown[kind] < options.show:
             shown[kind] += 1
             print(f"{each.found}: {each.format}, {' and '.join(each.damages)}: {each.about}")
-    show_rows("% read as they were meant (!: some are wrong)", table(outcomes))
+    print(f"% read as they were meant (!: some are wrong)\n\n{table(outcomes)}\n")
     report = summary(outcomes)
     print(json.dumps(report))
     sys.exit(not report["passed"])

@@ -25,6 +25,8 @@ _CLOSING = re.compile(
     r"</|\[/|<\w+\|>|<\|call\|>|(?i:[|｜_▁](?:end|suffix)(?:[|｜_▁]|\b))|(?i:end|suffix)[|｜]>"
 )
 _CLOSED = re.compile(rf"[}}\])]+(?=(?:\s|{_TAG.pattern})*\Z)")
+# A special token, in which a model can write no space.
+_ONE_TOKEN = re.compile(re.escape("]<]minimax[>["))
 _SPACES = (" ", "\n", "\n\n", "  \n")
 _STAND_IN, _HALF = "\ue000", "\\ud83d"
 
@@ -261,7 +263,8 @@ def stray_spaces(draw: random.Random, sample: Sample) -> Sample | None:
         at
         for tag in _TAG.finditer(text)
         for at in tag.span()
-        if text[at:].lstrip().startswith(("<", "{", "[", *names))
+        if not any(word.start() < at < word.end() for word in _ONE_TOKEN.finditer(text))
+        and text[at:].lstrip().startswith(("<", "{", "[", *names))
         and text[:at].rstrip().endswith((">", "]", "}"))
     ]
     if not places:

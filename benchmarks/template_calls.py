@@ -24,6 +24,9 @@ SPECIAL: Final = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 ASKED = "May I ask-this?"
 _ANSWERED = "answered-so"
 _PLAIN: Final = {"role": "assistant", "content": _ANSWERED}
+# An answer ends before the markers that templates write behind it.
+_TURN_END: Final = re.compile(r"(\s*(<[|｜][^<>|｜]+[|｜]?>|</s>))+\s*\Z")
+_TURN_BEGIN: Final = re.compile(r"\A(\s*(<[|｜][^<>|｜]+[|｜]?>|</?think>))+")
 LEFT_OUT: Final = "left out"
 
 
@@ -268,7 +271,8 @@ def as_json(arguments: str) -> str:
 def right(found: Read, turn: Turn) -> bool:
     """Whether the turn was read, and nothing beside it."""
     calls = tuple(Found(name, as_json(json.dumps(values)), True) for name, values in turn.calls)
-    texts = (found.text.strip(), found.reasoning.strip())
+    text = _TURN_BEGIN.sub("", _TURN_END.sub("", found.text))
+    texts = (text.strip(), found.reasoning.strip())
     return found.calls == calls and texts == (turn.content, turn.reasoning)
 
 

@@ -19,7 +19,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -79,11 +79,9 @@ class Row:
 
 def name_of(style: AnswerStyle) -> str:
     """The name of the style's format, without what varies with the template."""
-    known = style.calls
-    names = [name for name, other in FORMATS.items() if other == known]
-    return next(
-        iter(names + [name for name, other in FORMATS.items() if other.parser is known.parser])
-    )
+    form = replace(style.calls, described=True)
+    named = ((name, replace(other, described=True)) for name, other in FORMATS.items())
+    return next(name for name, other in named if other == form)
 
 
 def read_back(template: ChatTemplate, style: AnswerStyle, turn: Turn, *, cuts: bool) -> Back | str:
@@ -110,7 +108,7 @@ def row(path: Path, *, cuts: bool) -> Row:
     return Row(
         path.stem,
         name_of(style),
-        style.thinking.name.lower(),
+        f"`{style.thinking.begin.strip()}`" if style.thinking else "",
         "template" if style.calls.described else "our system message",
         {
             name: read_back(template, style, turn, cuts=cuts)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from radixlm.parsers.call_format import FieldCall
-from radixlm.parsers.calls import LONGEST_NAME, Around, Call
-from radixlm.parsers.run import Steps, begun
-from radixlm.parsers.tools import ANY_TYPE, choices, fits, types_of
+from radixlm.parsers.one_call import LONGEST_NAME, Around, Call
+from radixlm.parsers.run import Steps, begun, pieces_of
+from radixlm.parsers.tools import ANY_TYPE, fits, types_of
 from radixlm.parsers.values import as_json, unquoted_json
 
 _TEXT = frozenset({"string"})
 _NO_TEXT = ANY_TYPE - _TEXT
 _WORD = re.compile(r"[\w.-]+")
+_QUOTES = ('"', "'")
 _IN_WORD = re.compile(r"[\w.-]", re.ASCII)
 _NEVER_IN_NAME = frozenset(">\n\"'=()[]{}<")
-_ITEM = "item"
 
 
 class _FieldReader:
@@ -44,9 +44,19 @@ class _FieldReader:
     def _fields(self, call: Call) -> Steps[bool]:
         """Read one call: its name, then `_argument` for each, then `_close`."""
 
+    def _is_over(self) -> Steps[bool]:
+        """Whether the call ends here without its own closing tag."""
+        cursor, around = self._cursor, self._around
+        if not around.offered.mends:
+            return not self._shape.closes and bool((yield from cursor.comes(around.ends)))
+        over = yield from cursor.comes((*around.ends, *around.begins))
+        return bool(over) or ((yield from cursor.peek()) == "" and not cursor.cut)
+
     def _is_new(self, key: str) -> bool:
-        """Whether it is a name, and none that was there before."""
-        return bool(key) and key not in self._given
+        """Whether it is a name, and none that was there before; the later one counts for those who
+        write it twice.
+        """
+        return bool(key) and (self._around.offered.mends or key not in self._given)
 
     def _argument(self, call: Call, key: str, value: str) -> None:
         """Give away one argument. value: JSON, or the begin of it, which `more` goes on with."""
@@ -74,6 +84,8 @@ class PythonCallReader(_FieldReader):
             return False
         yield from cursor.spaces()
         while not (yield from cursor.skip(shape.closes)):
+            if self._given and (yield from self._is_over()):
+                break
             if not (yield from self._field(call)):
                 return False
         return self._close(call)
@@ -85,8 +97,10 @@ class PythonCallReader(_FieldReader):
         yield from cursor.spaces()
         if not self._is_new(key) or not (yield from cursor.skip(self._shape.key_after)):
             return False
-        written = yield from self._value()
         quote = self._shape.quote
+        ends = self._around.ends if self._around.offered.mends else ()
+        written = yield from cursor.balanced((quote,) if quote else _QUOTES, ends=ends)
+        written = written.strip()
         value = unquoted_json(written, quote) if quote else as_json(written)
         if not written or value is None:
             return False
@@ -94,31 +108,6 @@ class PythonCallReader(_FieldReader):
         yield from cursor.skip(",")
         yield from cursor.spaces()
         return True
-
-    def _value(self) -> Steps[str]:
-        """Read up to the comma or bracket that ends it; "" when none comes."""
-        cursor, start, depth = self._cursor, self._cursor.at, 0
-        quotes = (self._shape.quote,) if self._shape.quote else ('"', "'")
-        while (yield from cursor.peek()):
-            if quote := (yield from cursor.comes(quotes)):
-                yield from self._quoted(quote)
-                continue
-            character = cursor.text[cursor.at]
-            if character in ",)]}" and not depth:
-                return cursor.text[start : cursor.at].strip()
-            depth += (character in "([{") - (character in ")]}")
-            cursor.at += 1
-        return ""
-
-    def _quoted(self, quote: str) -> Steps[None]:
-        """Read a text, its quotes included."""
-        cursor, escaped = self._cursor, False
-        cursor.at += len(quote)
-        while character := (yield from cursor.peek()):
-            if not escaped and (yield from cursor.skip(quote)):
-                return
-            escaped = character == "\\" and not escaped and not self._shape.quote
-            cursor.at += 1
 
 
 class TagCallReader(_FieldReader):
@@ -149,14 +138,6 @@ class TagCallReader(_FieldReader):
             else:
                 return False
 
-    def _is_over(self) -> Steps[bool]:
-        """Whether the call ends here without its own closing tag."""
-        cursor, around = self._cursor, self._around
-        if not around.offered.mends:
-            return not self._shape.closes and bool((yield from cursor.comes(around.ends)))
-        over = yield from cursor.comes((*around.ends, *around.begins))
-        return bool(over) or ((yield from cursor.peek()) == "" and not cursor.cut)
-
     def _named(self, call: Call) -> Steps[bool]:
         """Read the call's opening, and its tool's name."""
         cursor, shape = self._cursor, self._shape
@@ -175,7 +156,7 @@ class TagCallReader(_FieldReader):
             return False
         if shape.json_after and (yield from cursor.skip_loosely(shape.json_after)):
             types = _NO_TEXT
-        elif (yield from cursor.skip_loosely(shape.key_after.rstrip())):
+        elif (yield from self._behind_key()):
             types = (
                 _TEXT if shape.json_after else types_of(_property(call.schema, key), call.schema)
             )
@@ -187,8 +168,20 @@ class TagCallReader(_FieldReader):
             return (yield from self._text(call, key))
         return (yield from self._value(call, key, types))
 
+    def _behind_key(self) -> Steps[bool]:
+        """Read what stands between an argument's name and its value."""
+        cursor, written = self._cursor, self._shape.key_after.rstrip()
+        if (yield from cursor.skip_loosely(written)):
+            return True
+        first, *others = pieces_of(written)
+        if not others or not self._around.offered.mends:
+            return False
+        while (yield from cursor.skip_loosely(first)):
+            pass  # closed twice, or not at all
+        return (yield from cursor.skip_loosely(others[-1]))
+
     def _key(self) -> Steps[str]:
-        stop = self._shape.key_after.split()[0][0]
+        stop = self._shape.key_after.lstrip()[0]
         letters = self._cursor.take(lambda letter: letter != stop and letter != "\n", LONGEST_NAME)
         return (yield from letters).strip()
 
@@ -218,16 +211,20 @@ class TagCallReader(_FieldReader):
         if end is None:
             return False
         written = self._cursor.text[start:end]
-        if self._shape.nested:
-            schema = _property(call.schema, key)
-            value = json.dumps(NestedTags(self._shape).read(written, schema, call.schema))
-        else:
-            value = value_of(written, types)
+        value = self._json(written, types, _property(call.schema, key), call)
+        if value is None:
+            return False
         self._argument(call, key, value)
         return True
 
+    def _json(self, written: str, types: frozenset[str], schema: Any, call: Call) -> str | None:  # noqa: ARG002
+        """A value's JSON; None where it is none. schema: of the value alone."""
+        if "string" not in types and any(tag in written for tag in self._tags("")):
+            return None  # not even as a text
+        return value_of(written, types)
+
     def _up_to_end(self, call: Call, key: str, certain: Callable[[int], None]) -> Steps[int | None]:
-        """Where the value ends that begins here; the cursor is behind its closing tag then. None
+        """Where the value ends that begins here; the cursor has passed its closing tag then. None
         where the answer ends before. certain: is given places up to which all is of the value.
         """
         cursor, end_tag = self._cursor, self._shape.end(key).strip()
@@ -251,19 +248,18 @@ class TagCallReader(_FieldReader):
             if (yield from self._ends_value(call, place, tag, end_tag)):
                 closed = tag == end_tag
                 cursor.at = place + len(tag) if closed else place
-                pad = self._shape.pad if closed else "\n"
+                if not closed:
+                    return _before_line_breaks(cursor.text, place)
+                pad = self._shape.pad
                 return place - (bool(pad) and cursor.text.endswith(pad, 0, place))
             at = place + 1
 
     def _tags(self, end_tag: str) -> tuple[str, ...]:
         """What may end a value."""
         if not self._around.offered.mends:
-            return (end_tag,)
-        return (
-            end_tag,
-            *filter(None, (self._shape.key_before, self._shape.closes)),
-            *self._around.ends,
-        )
+            return tuple(filter(None, (end_tag,)))
+        own = (end_tag, self._shape.key_before, self._shape.closes)
+        return (*filter(None, own), *self._around.ends)
 
     def _ends_value(self, call: Call, place: int, tag: str, end_tag: str) -> Steps[bool]:
         """Whether a tag ends the value, and does not belong to it."""
@@ -291,10 +287,10 @@ class TagCallReader(_FieldReader):
         known = call.schema.get("properties")
         cursor.at = at
         key = yield from self._key()
-        complete = yield from cursor.skip_loosely(self._shape.key_after.split()[0])
+        complete = yield from cursor.skip_loosely(pieces_of(self._shape.key_after)[0])
         cursor.at = start
         named = key in known if isinstance(known, Mapping) and known else bool(_WORD.fullmatch(key))
-        return complete and named and self._is_new(key)
+        return complete and named
 
 
 def value_of(written: str, types: frozenset[str]) -> str:
@@ -314,61 +310,3 @@ def _before_line_breaks(text: str, end: int) -> int:
 def _property(schema: Mapping[str, Any], key: str) -> Any:
     properties = schema.get("properties")
     return properties.get(key) if isinstance(properties, Mapping) else None
-
-
-class NestedTags:
-    """Reads a value whose objects and arrays are tags: `<a>1</a><b><item>2</item></b>`."""
-
-    def __init__(self, shape: FieldCall) -> None:
-        self._shape = shape
-        opening = re.escape(shape.key_before) + r"([^\s<>/]+)" + re.escape(shape.key_after)
-        self._opening = re.compile(opening)
-
-    def read(self, written: str, schema: Any, root: Mapping[str, Any]) -> Any:
-        """The value. schema: what it follows, in `root`. Text that is no such tags is a text."""
-        entries = list(self._entries(written.strip()))
-        types = types_of(schema, root)
-        if types == _TEXT or not entries:
-            return written if types == _TEXT else json.loads(value_of(written, types))
-        inner = choices(schema, root).schemas
-        if all(key == _ITEM for key, _ in entries) and "array" in types:
-            return [self.read(text, _below(inner, "items", None), root) for _, text in entries]
-        return {
-            key: self.read(text, _below(inner, "properties", key), root) for key, text in entries
-        }
-
-    def _entries(self, text: str) -> Iterator[tuple[str, str]]:
-        """The tags that follow each other, by their names; none where there is other text."""
-        found, at = [], 0
-        while opened := self._opening.match(text, at):
-            end = self._end_of(text, opened[1], opened.end())
-            if end < 0:
-                return
-            found.append((opened[1], text[opened.end() : end]))
-            at = end + len(self._shape.end(opened[1]))
-            at += len(text[at:]) - len(text[at:].lstrip())
-        if at == len(text):
-            yield from found
-
-    def _end_of(self, text: str, key: str, at: int) -> int:
-        """Where the closing tag of `key` stands, past inner ones of the same name."""
-        shape, depth = self._shape, 1
-        opening, closing = shape.key_before + key + shape.key_after, shape.end(key)
-        while depth:
-            end = text.find(closing, at)
-            if end < 0:
-                return -1
-            depth += text.count(opening, at, end) - 1
-            at = end + len(closing)
-        return end
-
-
-def _below(schemas: Sequence[Any], keyword: str, key: str | None) -> Any:
-    """The schema of what stands in a value; None where none of `schemas` has one."""
-    for schema in schemas:
-        inner = schema.get(keyword) if isinstance(schema, Mapping) else None
-        if key is not None:
-            inner = inner.get(key) if isinstance(inner, Mapping) else None
-        if inner is not None:
-            return inner
-    return None

@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 from radixlm.core.errors import InvalidRequestError
 from radixlm.parsers import Answered, thoughts
 from radixlm.parsers.call_format import CallFormat, Written
-from radixlm.parsers.calls import Offered
 from radixlm.parsers.families import JSON
 from radixlm.parsers.formats import FORMATS
 from radixlm.parsers.harmony import HarmonyReader
+from radixlm.parsers.one_call import Offered
 from radixlm.parsers.reader import AnswerReader
 from radixlm.parsers.thoughts import Thoughts
 from radixlm.text.chat_template import ChatTemplate

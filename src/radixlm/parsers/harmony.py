@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.call_format import CallFormat, NamedCall
-from radixlm.parsers.calls import Around, Call, Offered
 from radixlm.parsers.json_calls import NamedCallReader
+from radixlm.parsers.one_call import Around, Call, Offered
 from radixlm.parsers.run import Run, Steps, begun
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -84,8 +84,9 @@ class HarmonyReader(Run):
     def _header(self) -> Steps[str | None]:
         """Read up to a message's begin; None when the answer ends, where what is left is text."""
         cursor, start = self._cursor, self._cursor.at
-        while (end := cursor.text.find(MESSAGE, start)) < 0:
-            if cursor.ended or len(cursor.text) - start > _LONGEST_HEADER:
+        longest = start + _LONGEST_HEADER
+        while (end := cursor.text.find(MESSAGE, start, longest)) < 0:
+            if cursor.ended or len(cursor.text) >= longest:
                 yield from self._no_header(start)
                 return None
             yield from cursor.wait()
@@ -109,18 +110,19 @@ class HarmonyReader(Run):
         """Give a message away, up to its end."""
         cursor = self._cursor
         self._make = ReasoningDelta if thought else TextDelta
+        ends = (*_ENDS, START) if self._offered.mends else _ENDS  # the next one may begin at once
         while True:
             text, mark = cursor.text, cursor.mark
-            found = [(at, end) for end in _ENDS if (at := text.find(end, mark)) >= 0]
+            found = [(at, end) for end in ends if (at := text.find(end, mark)) >= 0]
             if found:
                 at, end = min(found)
                 self._give(at)
-                cursor.mark = cursor.at = at + len(end)
+                cursor.mark = cursor.at = at + len(end) * (end != START)
                 self._make = TextDelta
                 return
             stop = len(text)
             if not cursor.ended:
-                stop -= max(begun(end, text) for end in _ENDS)
+                stop -= max(begun(end, text) for end in ends)
             self._give(max(stop, mark))
             if cursor.ended:
                 return

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from radixlm.parsers.call_format import JsonCall, NamedCall
-from radixlm.parsers.calls import LONGEST_NAME, Around, Call
 from radixlm.parsers.json_text import JsonText
-from radixlm.parsers.run import Steps
+from radixlm.parsers.one_call import LONGEST_NAME, Around, Call
+from radixlm.parsers.run import Steps, pieces_of
 from radixlm.parsers.values import as_json, is_object
 
 # As families call them, whichever they were taught.
+_FENCES = ("```json", "```")
+_QUOTES = ('"', "'")
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 # Half of a surrogate pair is no character, so no answer can hold it.
@@ -39,7 +43,9 @@ class _ArgumentsReader:
 
     def __init__(self, around: Around) -> None:
         self._around, self._cursor = around, around.cursor
-        self._json = JsonText(around.cursor, mends=around.offered.mends, ends=around.ends)
+        self._json = JsonText(
+            around.cursor, mends=around.offered.mends, ends=(*around.ends, *around.begins)
+        )
 
     def _sending(self, call: Call, at: _Reading, read: Steps[bool]) -> Steps[bool]:
         """Run `read`, which reads one call, and send what it finds."""
@@ -64,6 +70,14 @@ class _ArgumentsReader:
             call.more(at.spelled or ("{}" if whole else ""), self._cursor.at)
         self._cursor.before_wait = None
         return whole
+
+    def _python_object(self) -> Steps[Mapping[str, Any]]:
+        """Read an object that is written as in Python; an empty one where there is none."""
+        if (yield from self._cursor.peek()) != "{":
+            return {}
+        made = as_json((yield from self._cursor.balanced(_QUOTES, bracketed=True)))
+        value = json.loads(made) if made else None
+        return value if isinstance(value, dict) else {}
 
     def _object(self, at: _Reading) -> Steps[bool]:
         """Read the arguments, an object."""
@@ -112,10 +126,9 @@ class JsonCallReader(_ArgumentsReader):
             if not (yield from self._field(key, call, at)):
                 return False
             yield from self._json.spaces()
-            if at.missing:
-                return call.name is not None
-            if (yield from self._json.one_of("}")):
-                return call.name is not None
+            if at.missing or (yield from self._json.one_of("}")):
+                given = at.unsent is not None or at.spelled is not None
+                return call.name is not None and (given or call.is_known)
             if not (yield from self._json.one_of(",")):
                 return False
 
@@ -146,24 +159,15 @@ class JsonCallReader(_ArgumentsReader):
         return fits
 
     def _in_python(self, call: Call) -> Steps[bool]:
-        """Read a call that is written as in Python, up to what ends it."""
-        cursor, ends = self._cursor, [end for end in self._around.ends if end.strip()]
-        call.name = None
-        if not ends or (yield from cursor.peek()) != "{":
-            return False
-        while not (found := [at for end in ends if (at := cursor.text.find(end, cursor.at)) >= 0]):
-            if cursor.ended:
-                return False
-            yield from cursor.wait()
-        end = min(found)
-        made = as_json(cursor.text[cursor.at : end].rstrip())
-        match json.loads(made) if made else None:
-            case {"name": str(name), "arguments": dict(arguments)} | {
-                "name": str(name),
-                "parameters": dict(arguments),
-            } if call.names(name):
-                call.more(json.dumps(arguments, ensure_ascii=False), end)
-                cursor.at = end
+        """Read a call that is written as in Python."""
+        call.name, value = None, (yield from self._python_object())
+        names = [value[key] for key in _NAMES if key in value]
+        arguments = [value[key] for key in _ARGUMENTS if key in value]
+        if self._keyed:
+            names, arguments = list(value)[:1], list(value.values())[:1]
+        match names, arguments:
+            case [str(name)], [dict(given)] if call.names(name):
+                call.more(json.dumps(given, ensure_ascii=False), self._cursor.at)
                 return True
         return False
 
@@ -178,7 +182,10 @@ class NamedCallReader(_ArgumentsReader):
 
     def read(self, call: Call) -> Steps[bool]:
         shape, cursor = self._shape, self._cursor
-        yield from cursor.skip_loosely(shape.before)
+        pieces = pieces_of(shape.before)
+        for first in range(len(pieces)):  # the first of them may be left out
+            if (yield from cursor.skip_loosely(" ".join(pieces[first:]))):
+                break
         name = yield from self._name()
         if (yield from cursor.peek()) == "" or not call.names(name):  # it may be cut off
             return False
@@ -188,14 +195,28 @@ class NamedCallReader(_ArgumentsReader):
             return False
         if not (yield from self.read_arguments(call)):
             return False
-        yield from cursor.skip_loosely(shape.closes)
+        if not (yield from cursor.skip_loosely(shape.closes)) and self._around.offered.mends:
+            for word in (*_FENCES[-1:], *shape.closes.split(), *_FENCES[-1:]):
+                yield from cursor.skip_loosely(word)
         return True
 
     def read_arguments(self, call: Call) -> Steps[bool]:
         """Read only the object, of a call whose name is known."""
         yield from self._json.spaces()
-        at = _Reading()
-        return (yield from self._sending(call, at, self._arguments(at)))
+        while self._around.offered.mends and (fence := (yield from self._cursor.comes(_FENCES))):
+            yield from self._cursor.skip_loosely(fence)
+            yield from self._json.spaces()
+        at, start = _Reading(), self._cursor.at
+        if (yield from self._sending(call, at, self._arguments(at))):
+            return True
+        if call.sent is not None or not self._around.offered.mends:
+            return False
+        self._cursor.at = start
+        if not (given := (yield from self._python_object())):
+            self._cursor.at = start
+            return False
+        call.more(json.dumps(given, ensure_ascii=False), self._cursor.at)
+        return True
 
     def _arguments(self, at: _Reading) -> Steps[bool]:
         if (yield from self._cursor.peek()) == "{":
@@ -203,7 +224,7 @@ class NamedCallReader(_ArgumentsReader):
         at.known = self._cursor.at
         if not self._around.offered.mends:
             return False
-        ends = [*self._shape.closes.split()[:1], *self._around.ends]
+        ends = [*self._shape.closes.split()[-1:], *self._around.ends]
         return bool((yield from self._cursor.comes(ends)))  # none at all
 
     def _name(self) -> Steps[str]:

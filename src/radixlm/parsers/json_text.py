@@ -81,7 +81,13 @@ class JsonText:
 
     def _missing(self, closes: list[str]) -> Steps[bool]:
         """Whether what encloses the call ends here, so that brackets were left out."""
-        if not self._ends or not (yield from self._cursor.comes(self._ends)):
+        cursor = self._cursor
+        if not self._mends:
+            return False
+        over = (yield from cursor.peek()) == ""
+        if over and (cursor.cut or len(closes) > 1 or cursor.text.rstrip()[-1:].isdigit()):
+            return False  # more may have been meant
+        if not over and not (yield from cursor.comes(self._ends)):
             return False
         self.missing = "".join(reversed(closes))
         return True
@@ -160,8 +166,15 @@ class JsonText:
             at = quote + 1
 
     def _escape(self) -> Steps[bool]:
-        """Read an escape; the cursor passes half of a surrogate pair only with the other one."""
+        """Read an escape. Nothing of one that may be half of a surrogate pair is read before it is
+        known whether the other half follows.
+        """
         cursor, start = self._cursor, self._cursor.at
+        if self._mends:
+            escape = yield from self._ahead(start)
+            if _HIGH.match(escape) or _LOW.match(escape):
+                cursor.at = yield from self._half(escape)
+                return True
         if not (yield from self.one_of("\\")):
             return False
         if not (yield from self.one_of("u")):
@@ -169,26 +182,25 @@ class JsonText:
         for _ in range(4):
             if not (yield from self.one_of(_HEX)):
                 return False
-        escape = cursor.text[start : cursor.at]
-        if not self._mends or not (_HIGH.match(escape) or _LOW.match(escape)):
-            return True
-        end, cursor.at = cursor.at, start
-        if _HIGH.match(escape) and (yield from self._low(end)):
-            cursor.at = end + _ESCAPE_LENGTH
-        else:
-            self._mended.append((start, end, _NO_CHARACTER))
-            cursor.at = end
         return True
 
-    def _low(self, at: int) -> Steps[bool]:
-        """Whether the other half of a surrogate pair stands at a place."""
+    def _ahead(self, at: int) -> Steps[str]:
+        """The escape at a place, "" for none; it is not read."""
         cursor = self._cursor
-        while len(cursor.text) < at + _ESCAPE_LENGTH and not cursor.ended:
+        while not cursor.ended and len(cursor.text) < at + _ESCAPE_LENGTH:
             if not "\\u".startswith(cursor.text[at : at + 2]):
-                return False
+                return ""
             yield from cursor.wait()
-        low = cursor.text[at : at + _ESCAPE_LENGTH]
-        return bool(_LOW.match(low)) and len(low) == _ESCAPE_LENGTH and set(low[2:]) <= set(_HEX)
+        escape = cursor.text[at : at + _ESCAPE_LENGTH]
+        return escape if len(escape) == _ESCAPE_LENGTH and set(escape[2:]) <= set(_HEX) else ""
+
+    def _half(self, escape: str) -> Steps[int]:
+        """Where the pair ends of which `escape` is one half; alone it is no character."""
+        start, end = self._cursor.at, self._cursor.at + _ESCAPE_LENGTH
+        if _HIGH.match(escape) and _LOW.match((yield from self._ahead(end))):
+            return end + _ESCAPE_LENGTH
+        self._mended.append((start, end, _NO_CHARACTER))
+        return end
 
     def _number(self) -> Steps[bool]:
         cursor = self._cursor

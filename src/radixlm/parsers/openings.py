@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from radixlm.parsers.call_format import CallFormat, FieldCall, JsonCall, NamedCall
-from radixlm.parsers.calls import Around, CallReader, Offered
 from radixlm.parsers.field_calls import PythonCallReader, TagCallReader
 from radixlm.parsers.json_calls import JsonCallReader, NamedCallReader
+from radixlm.parsers.nested_calls import NestedCallReader
+from radixlm.parsers.one_call import Around, CallReader, Offered
 from radixlm.parsers.run import Cursor, begun
 
 _LINE = re.compile(r"\n[ \t]*(?=(\[?)\s*)")
@@ -47,13 +48,15 @@ class Way(NamedTuple):
 
 class Opening(NamedTuple):
     """Where calls may begin, and what of that to pass over; by which format, None for a marker that
-    is dropped. sure: by the format's own opening; else only a known tool's call is one.
+    is dropped. sure: by the format's own opening; else only a known tool's call is one. listed: in
+    a list, whose bracket is passed over.
     """
 
     at: int
     after: int
     way: Way | None
     sure: bool = False
+    listed: bool = False
 
 
 class _Marker(NamedTuple):
@@ -106,7 +109,10 @@ class Openings:
             end = hold if first is None else first.at
             for at, after in self._lines(line, end):
                 if (way := self._begun(at, after, line)) is not None:
-                    return Opening(at, after, way), at
+                    # An answer that is only such an object calls, even a tool that is unknown.
+                    alone = line is None and isinstance(way.form.call, JsonCall)
+                    sure = alone and not way.form.begin and at == self._cursor.mark
+                    return Opening(at, after, way, sure, "[" in text[at:after]), at
                 if not self._cursor.ended and self._undecided(at, after):
                     return None, min(hold, at)
         return first, hold
@@ -118,6 +124,8 @@ class Openings:
         for way in self.ways:
             if way.form.begin:
                 yield _Marker(way.form.begin.strip(), way, not thinking)
+            if isinstance(way.form.call, JsonCall) and self._offered.mends and not thinking:
+                yield _Marker(f'{{"{way.form.call.name}": "', way, passed=False)
             if way.before and self._offered.mends and not thinking:
                 yield _Marker(way.before, way, passed=False)
 
@@ -198,5 +206,7 @@ def _reader(cursor: Cursor, form: CallFormat, offered: Offered) -> CallReader:
             return NamedCallReader(around, call)
         case FieldCall(value_end=""):
             return PythonCallReader(around, call)
+        case FieldCall(nested=True):
+            return NestedCallReader(around, call)
         case FieldCall():
             return TagCallReader(around, call)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.call_format import CallFormat, JsonCall
-from radixlm.parsers.calls import Call, Offered
+from radixlm.parsers.one_call import Call, Offered
 from radixlm.parsers.openings import Opening, Openings, Way
 from radixlm.parsers.run import Run, Steps
 from radixlm.parsers.thoughts import Thoughts
@@ -141,8 +141,8 @@ class AnswerReader(Run):
                 return
             if not (yield from cursor.skip_loosely(form.opens)) and (yield from self._fence()):
                 yield from cursor.skip_loosely(form.opens)
-            before = (opening.after, cursor.at) if opening.sure else (opening.at, opening.after)
-            self._listed = "[" in cursor.text[slice(*before)]
+            opens = cursor.text[opening.after : cursor.at]
+            self._listed = opening.listed or (bool(form.begin) and "[" in opens)
             whole = yield from self._some_calls(way, opening)
             if self._calls > made:
                 if whole:
@@ -152,20 +152,22 @@ class AnswerReader(Run):
 
     def _some_calls(self, way: Way, opening: Opening) -> Steps[bool]:
         """Read calls, one after the other; False when the last one was none, or is broken off."""
+        sure = opening.sure
         while True:
             yield from self._cursor.spaces()
-            if not (yield from self._call(way, opening)):
+            if not (yield from self._call(way, sure)):
                 return False
+            sure = sure or bool(way.form.begin)
             yield from self._cursor.spaces()
             if not self._may_call or not (yield from self._another(way)):
                 return True
 
-    def _call(self, way: Way, opening: Opening) -> Steps[bool]:
+    def _call(self, way: Way, sure: bool) -> Steps[bool]:
         """Read one call from here on; False when it is none, or one that is broken off."""
         cursor = self._cursor
         call = Call(
             *(self._offered, self._tell, self._calls, self._new_id),
-            known_only=not opening.sure,
+            known_only=not sure,
         )
         whole = yield from way.reader.read(call)
         if call.sent is None:

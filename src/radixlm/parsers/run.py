@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import TypeVar
 
 from radixlm.parsers import AnswerEvent, TextDelta
 
 T = TypeVar("T")
+
+_BETWEEN = re.compile(r"\s+|(?<=>)|(?=<)")
 
 # A stretch of the run; it yields to wait for more text.
 Steps = Generator[None, None, T]
@@ -65,9 +68,9 @@ class Cursor:
         return True
 
     def skip_loosely(self, words: str) -> Steps[bool]:
-        """Read `words` if they come next, with any white space before and between them."""
+        """Read `words` if they come next, with any white space before and between them and tags."""
         start = self.at
-        for word in words.split():
+        for word in pieces_of(words):
             yield from self.spaces()
             if not (yield from self.skip(word)):
                 self.at = start
@@ -77,17 +80,44 @@ class Cursor:
     def comes(self, words: Iterable[str], at: int | None = None) -> Steps[str]:
         """Which of `words` stands at a place, by default the present one; "" for none."""
         start = self.at if at is None else at
-        left = [word for word in words if word]
-        while left:
-            for word in left:
-                if self.text.startswith(word, start):
-                    return word
+        known = [word for word in words if word]
+        while True:
             rest = self.text[start:]
-            left = [word for word in left if word.startswith(rest)]
-            if not left or self.ended:
-                break
+            if self.ended or not any(word != rest and word.startswith(rest) for word in known):
+                return max(filter(rest.startswith, known), key=len, default="")
             yield from self.wait()
+
+    def balanced(
+        self, quotes: Collection[str], *, bracketed: bool = False, ends: Collection[str] = ()
+    ) -> Steps[str]:
+        """Read a value up to the comma or bracket that ends it, or its own last bracket where it is
+        `bracketed`, or one of `ends`; "" where none comes. What stands between two of `quotes` is
+        passed over; a short one may be escaped there.
+        """
+        start, depth = self.at, 0
+        while (yield from self.peek()):
+            if quote := (yield from self.comes(quotes)):
+                yield from self._quoted(quote)
+                continue
+            character = self.text[self.at]
+            over = character in ",)]}" or (yield from self.comes(ends))
+            if over and not depth:
+                return self.text[start : self.at]
+            depth += (character in "([{") - (character in ")]}")
+            self.at += 1
+            if bracketed and not depth:
+                return self.text[start : self.at]
         return ""
+
+    def _quoted(self, quote: str) -> Steps[None]:
+        """Read a text, its quotes included."""
+        escaped = False
+        self.at += len(quote)
+        while character := (yield from self.peek()):
+            if not escaped and (yield from self.skip(quote)):
+                return
+            escaped = character == "\\" and not escaped and len(quote) == 1
+            self.at += 1
 
     def after_spaces(self, at: int) -> Steps[int]:
         """The place of the first character from `at` on that is no white space."""
@@ -148,6 +178,15 @@ class Run(ABC):
                 return
             self._forget()
             yield
+
+
+def pieces_of(words: str) -> list[str]:
+    """Words and tags of a literal, between which white space may stand.
+
+    >>> pieces_of("</a>\\n<b>go on")
+    ['</a>', '<b>', 'go', 'on']
+    """
+    return [piece for piece in _BETWEEN.split(words) if piece]
 
 
 def begun(marker: str, text: str) -> int:

@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 from radixlm.core.grammar import Grammar
 from radixlm.parsers import AnswerParser, PlainParser
 from radixlm.parsers.call_format import CallFormat
-from radixlm.parsers.calls import Offered
 from radixlm.parsers.families import JSON
 from radixlm.parsers.formats import AUTO, FORMATS
 from radixlm.parsers.found import calls_in, thoughts_in
 from radixlm.parsers.grammars import answer_grammar, channel_grammar
 from radixlm.parsers.harmony import MARKERS, HarmonyReader
+from radixlm.parsers.one_call import Offered
 from radixlm.parsers.reader import AnswerReader
 from radixlm.parsers.thoughts import THOUGHTS, Thoughts
 from radixlm.parsers.tools import ToolUse
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
-
 
 # Some templates join them to texts, and refuse without.
 _NO_TOKENS = {"bos_token": "", "eos_token": "", "unk_token": "", "pad_token": ""}

@@ -19,11 +19,11 @@ from radixlm.parsers import (
     ToolCallEnded,
 )
 from radixlm.parsers.call_format import CallFormat, Written
-from radixlm.parsers.calls import Offered
 from radixlm.parsers.families import HERMES
 from radixlm.parsers.formats import FORMATS
 from radixlm.parsers.harmony import MARKERS as HARMONY_MARKERS
 from radixlm.parsers.harmony import HarmonyReader
+from radixlm.parsers.one_call import Offered
 from radixlm.parsers.reader import AnswerReader
 from radixlm.parsers.thoughts import THINK
 from radixlm.parsers.values import is_object

@@ -9,9 +9,9 @@ import llguidance
 import pytest
 
 from radixlm.parsers import Answered, ToolCall
-from radixlm.parsers.calls import Offered
 from radixlm.parsers.formats import FORMATS
 from radixlm.parsers.harmony import HARMONY, MARKERS, HarmonyReader
+from radixlm.parsers.one_call import Offered
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import Calling, Tool, ToolUse
 from radixlm.text.tokenizer import Tokenizer

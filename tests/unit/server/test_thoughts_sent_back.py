@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from radixlm.parsers.harmony import HARMONY
-from radixlm.parsers.families import HERMES
-from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.call_format import CallFormat
+from radixlm.parsers.families import HERMES
+from radixlm.parsers.harmony import HARMONY
+from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.conversation import Conversation
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers import AnswerParser, PlainParser
-from radixlm.parsers.calls import Offered
+from radixlm.parsers.one_call import Offered
 from radixlm.parsers.reader import AnswerReader
 from radixlm.parsers.thoughts import THINK
 from radixlm.server.openai.chat_writer import ChatWriter

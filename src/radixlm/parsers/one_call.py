@@ -52,6 +52,10 @@ class Call:
     def schema(self) -> Mapping[str, Any]:
         return self._offered.tools.get(self.name or "", {})
 
+    @property
+    def is_known(self) -> bool:
+        return self.name in self._offered.tools
+
     def names(self, name: str) -> bool:
         """Take `name` as the tool's, if one may be called so."""
         known = name in self._offered.tools

@@ -11,7 +11,8 @@ from http import HTTPStatus
 
 import httptools
 from starlette.exceptions import HTTPException
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.server.http.http_errors import (
@@ -150,6 +151,11 @@ class Connection(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
+        if cycle.scope["http_version"] == "1.0":
+            app = _without_chunks(app, cycle)
+        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
+
     def on_message_complete(self) -> None:
         if self._without_upgrade:
             return
@@ -200,6 +206,28 @@ class Connection(HttpToolsProtocol):
             lines += [name + b": " + value for name, value in response.raw_headers]
             self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body))
             self.transport.close()
+
+
+def _without_chunks(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
+    """The application for a request of HTTP/1.0, which has no chunks: a body of unknown length ends
+    with its connection. Uvicorn would send chunks, and knows lengths only.
+    """
+
+    bounded = True
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def forward(message: Message) -> None:
+            nonlocal bounded
+            if message["type"] == "http.response.start":
+                bounded = any(name.lower() == b"content-length" for name, _ in message["headers"])
+                cycle.chunked_encoding = None if bounded else False
+            elif not bounded:
+                cycle.expected_content_length = len(message["body"])
+            await send(message)
+
+        await app(scope, receive, forward)
+
+    return answer
 
 
 def _reason(error: httptools.HttpParserError) -> Exception:

@@ -100,6 +100,7 @@ def create_app(
         allow_origins=config.cors_origin,
         allow_methods=["GET", "POST", "PUT", "DELETE"],
         allow_headers=["*"],
+        allow_private_network=True,
         expose_headers=["x-request-id", "request-id", "retry-after"],
     )
 

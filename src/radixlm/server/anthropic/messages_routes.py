@@ -16,7 +16,7 @@ from radixlm.core.request import Namespace
 from radixlm.server.anthropic.messages_blocks import AppliedEdit, SentMessage, edited
 from radixlm.server.anthropic.messages_body import CountBody, MessagesBody, PromptBody
 from radixlm.server.anthropic.messages_conversation import NAMES, conversation_of, params_of, use_of
-from radixlm.server.anthropic.messages_writer import MessageEvent, MessageOut, MessageWriter
+from radixlm.server.anthropic.messages_writer import PING, MessageEvent, MessageOut, MessageWriter
 from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.http.http_errors import MessagesError
 from radixlm.server.http.routes import GENERATING, Route, noted
@@ -54,7 +54,7 @@ async def create_message(request: Request, body: MessagesBody) -> Response:
     service, tenant = service_of(request), tenant_of(request)
     chat, applied = await asyncio.to_thread(message_task, service, body, tenant)
     writer = MessageWriter(service, chat, body, applied)
-    return await respond(request, chat.generation, writer, stream=bool(body.stream))
+    return await respond(request, chat.generation, writer, stream=bool(body.stream), ping=PING)
 
 
 @router.post(

@@ -177,6 +177,8 @@ class Ping(TypedDict):
     type: Literal["ping"]
 
 
+PING = event(Ping(type="ping"), "ping")
+
 MessageEvent = (
     MessageStart | BlockStart | BlockDelta | BlockStop | MessageDelta | MessageStop | Ping
 )

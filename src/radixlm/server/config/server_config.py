@@ -275,6 +275,12 @@ class ServerConfig:
         "keep theirs, or one of them asks on a connection that has just been ended.",
         SECONDS,
     )
+    sse_keep_alive_interval: float = flag(
+        15.0,
+        "Seconds without a byte after which a stream sends a comment, or Anthropic's `ping`, since "
+        "proxies and clients end connections that are silent; 0 sends none.",
+        SECONDS,
+    )
     response_store: str | None = flag(
         None,
         "File that keeps the responses of /v1/responses. Default: memory, until the end.",

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
-from typing import Any, TypeVar, cast
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
+COMMENT = b": ping\n\n"
+# Until a stream's head is sent, in seconds: errors that come sooner have their own status.
+PATIENCE = 0.5
+# nginx would keep events back until a buffer is full.
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 # Readers of text take these for the ends of lines, too (httpx does); in JSON they stand in strings.
 _LINE_ENDS = tuple((end.encode(), b"\\u%04x" % ord(end)) for end in "\x85\u2028\u2029")
 
@@ -68,55 +73,78 @@ async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
 
 
 class EventStream(StreamingResponse):
-    """Sends events until they end or the client leaves; closes their generator in either case."""
+    """Sends events until they end or the client leaves; closes their generator in either case.
 
-    _events: AsyncGenerator[bytes, None]
+    The head is sent with the first event, or after `patience` seconds without one: what is refused
+    before gets its own status code. Raises what the events raise before, ClientDisconnect.
 
-    @classmethod
-    async def begun(
-        cls,
-        receive: Receive,
+    end_with: what it ends with where an error cuts it short after the head.
+    ping: what is sent whenever nothing was for `interval` seconds, 0 for never: proxies and clients
+        end connections that are silent. Who has left gets none: that is seen beside it.
+    """
+
+    def __init__(
+        self,
         events: AsyncGenerator[bytes, None],
         end_with: Callable[[Exception], bytes],
-    ) -> EventStream:
-        """A stream whose first event has come, so that what is refused still gets its own status
-        code. Raises what the events raise before, ClientDisconnect.
-
-        end_with: what it ends with where an error cuts it short later, since the status line has
-        been sent already.
-        """
-        first = await until_disconnect(receive, anext(events))
-        whole, headers = _whole(first, events, end_with), {"Cache-Control": "no-cache"}
-        stream = cls(whole, media_type="text/event-stream", headers=headers)
-        stream._events = events
-        return stream
+        *,
+        interval: float,
+        ping: bytes = COMMENT,
+        patience: float = PATIENCE,
+    ) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
+        self._events = events
+        self._end_with = end_with
+        self._interval, self._ping, self._patience = interval, ping, patience
+        self._begun = False
+        self._sent = 0.0  # when something was, by the event loop's clock
+        self._writing = asyncio.Lock()
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         # Here, since a client may leave before the first event is taken.
         async with aclosing(self._events):
-            with suppress(ClientDisconnect):
+            try:
                 await until_disconnect(receive, self.stream_response(send))
+            except ClientDisconnect:
+                if not self._begun:
+                    raise
 
     async def stream_response(self, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        )
-        async with aclosing(cast("AsyncGenerator[bytes, None]", self.body_iterator)) as events:
-            async for chunk in events:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        silence = asyncio.create_task(self._break_silence(send))
+        try:
+            async for chunk in self._events:
+                await self._write(send, chunk)
+        except Exception as error:  # whatever it is, the client must learn of it
+            if not self._begun:
+                raise
+            await self._write(send, self._end_with(error))
+        finally:
+            silence.cancel()
+            await asyncio.gather(silence, return_exceptions=True)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _break_silence(self, send: Send) -> None:
+        await asyncio.sleep(self._patience)
+        if not self._begun:
+            await self._write(send, b"")
+        now = asyncio.get_running_loop().time
+        while self._interval:
+            left = self._sent + self._interval - now()
+            if left > 0:
+                await asyncio.sleep(left)
+            else:
+                await self._write(send, self._ping)
 
-async def _whole(
-    first: bytes, events: AsyncGenerator[bytes, None], end_with: Callable[[Exception], bytes]
-) -> AsyncGenerator[bytes, None]:
-    try:
-        yield first
-        del first  # it may be megabytes
-        async for chunk in events:
-            yield chunk
-    except Exception as error:  # whatever it is, the client must learn of it
-        yield end_with(error)
+    async def _write(self, send: Send, chunk: bytes) -> None:
+        """Send a chunk, after the head."""
+        async with self._writing:
+            if not self._begun:
+                head = {"status": self.status_code, "headers": self.raw_headers}
+                await send({"type": "http.response.start", **head})
+                self._begun = True
+            if chunk:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            self._sent = asyncio.get_running_loop().time()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -240,9 +240,10 @@ async def cache_tree(request: Request, params: Annotated[TreeParams, Query()]) -
 async def cache_events(request: Request, params: Annotated[TreeParams, Query()]) -> Response:
     """The same, and then what changes of it, as server-sent events."""
     errors = exchange_of(request).errors
-    events = EventWriter(request, params).events()
-    return await EventStream.begun(
-        request.receive, events, lambda error: event(errors.body(error), "error")
+    return EventStream(
+        EventWriter(request, params).events(),
+        lambda error: event(errors.body(error), "error"),
+        interval=service_of(request).config.sse_keep_alive_interval,
     )
 
 

@@ -14,15 +14,17 @@ from fastapi.responses import Response
 
 from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput
 from radixlm.parsers import AnswerEvent, AnswerParser, ReasoningDelta, ToolCallEnded
-from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.envelope import exchange_of
-from radixlm.server.http.sse import EventStream, until_disconnect
+from radixlm.server.http.sse import COMMENT, PATIENCE, EventStream, until_disconnect
 from radixlm.server.pipeline.generation import Generation, Part, run
 from radixlm.server.pipeline.service import Service, service_of
 from radixlm.server.pipeline.usage import UsageMeter
 
 # With more log-probabilities than this, an answer or an event is written in a thread.
 MANY_LOGPROBS = 2_000
+# Seconds for which a stream whose grammar may be refused has no head: what compiling it takes at
+# most, and what the compiler takes to start.
+_UNTIL_COMPILED = 4.0
 
 
 class Writer(Protocol):
@@ -55,10 +57,12 @@ async def respond(
     *,
     stream: bool,
     end_with: Callable[[Exception], bytes] | None = None,
+    ping: bytes = COMMENT,
 ) -> Response:
-    """Run a generation and answer with what the writer makes of it.
+    """Answer with what the writer makes of a generation, which runs for as long as that is sent.
 
     end_with: what its streams end with that an error cuts short; else as the API's others do.
+    ping: what they send in silence.
 
     The client's leaving aborts its requests, and raises ClientDisconnect. Errors raise for as long
     as the status line has not been sent, about the client's own fields; later ones end the stream.
@@ -67,12 +71,16 @@ async def respond(
     if end_with is not None:
         exchange.errors = exchange.errors._replace(end=end_with)
     exchange.usage = writer.meter.counts
-    with in_callers_words(generation.names):
-        if stream:
-            events = _events(service, generation, writer)
-            return await EventStream.begun(request.receive, events, exchange.errors.end)
-        body = await until_disconnect(request.receive, _whole(service, generation, writer))
-        return Response(body, media_type="application/json")
+    if stream:
+        return EventStream(
+            _events(service, generation, writer),
+            exchange.errors.end,
+            interval=service.config.sse_keep_alive_interval,
+            ping=ping,
+            patience=PATIENCE if generation.params.grammar is None else _UNTIL_COMPILED,
+        )
+    body = await until_disconnect(request.receive, _whole(service, generation, writer))
+    return Response(body, media_type="application/json")
 
 
 async def _whole(service: Service, generation: Generation, writer: Writer) -> bytes:

@@ -26,6 +26,7 @@ from radixlm.core.request import (
 from radixlm.core.sampling import SamplingParams
 from radixlm.core.trace_lines import Recorded
 from radixlm.observe.causes import Finding, Outline, find
+from radixlm.server.http.body import in_callers_words
 from radixlm.server.pipeline.answer_memory import Asked
 from radixlm.server.pipeline.metrics import RequestTimes
 from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheFields
@@ -153,13 +154,16 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
 
     A prompt's log-probabilities are computed once, and the same tuple in each of its choices.
 
-    Raises what the engine raises.
+    Raises what the engine raises, about the client's own fields.
     """
     tenant = generation.tenant
     places = {request.request_id: at for at, request in enumerate(generation.requests)}
     scores = _PromptScores(service, generation)
     owner = service.owner_of(tenant)
-    with service.under_way.held(tenant, places, owner, generation.rids) as ended:
+    with (
+        in_callers_words(generation.names),
+        service.under_way.held(tenant, places, owner, generation.rids) as ended,
+    ):
         times = [RequestTimes(service.metrics) for _ in places]
         answers: list[list[int]] = [[] for _ in places]
         began = time.time()

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import TypeAdapter
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError, wrong
-from radixlm.server.http.body import MAX_OBJECTS, in_callers_words, not_too_deep, renamed
+from radixlm.server.http.body import MAX_OBJECTS, in_callers_words, not_too_deep
 from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
@@ -176,8 +176,6 @@ async def _make(service: Service, generation: Generation, writer: ResponseWriter
         raise
     except TimeoutError:
         writer.stop("failed", timed_out(limit))
-    except InvalidRequestError as error:
-        writer.stop("failed", renamed(error, generation.names))
     except Exception as error:  # the log is the only place for it
         writer.stop("failed", error)
     finally:  # even when it is cancelled once more

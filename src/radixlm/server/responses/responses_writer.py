@@ -186,8 +186,7 @@ class ResponseWriter:
 
     def push(self, _choice: int, output: RequestOutput) -> Iterator[bytes]:
         if not self._begun:
-            self._begun, self.status = True, "in_progress"
-            self._write_whole("response.created")
+            self._begin()
             self._write_whole("response.in_progress")
         self._reason = output.finish_reason
         pieces = output.as_it_came() if self._texts is None else self._texts.pieces(output)
@@ -195,6 +194,10 @@ class ResponseWriter:
             logprobs = chat_logprobs(self._service.engine.tokenizer, piece.logprobs)["content"]
             self._writer.push(events, () if self._stream.thinks else logprobs)
         return self._new_events()
+
+    def _begin(self) -> None:
+        self._begun, self.status = True, "in_progress"
+        self._write_whole("response.created")
 
     async def finish(self) -> Iterator[bytes]:
         """The response is stored before its stream's last event."""
@@ -210,10 +213,13 @@ class ResponseWriter:
         return compact(self.response())
 
     def failed(self, error: Exception) -> bytes:
-        """Such a response is not stored."""
+        """Such a response is not stored. Clients take no event of one that was not created."""
         self._stored = False
-        self.stop("failed", error)
+        self._writer.close("incomplete")
         self._events.clear()  # what was not sent, and the end of the item that ended with it
+        if not self._sent:
+            self._begin()
+        self.stop("failed", error)
         self._write_whole("response.failed")
         return b"".join(self._new_events())
 

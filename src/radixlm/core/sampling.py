@@ -38,6 +38,17 @@ TOKEN_IDS = Range(0, _MAX_INT)
 BIASES = Range(-100.0, 100.0)
 
 
+class ThoughtMarks(NamedTuple):
+    """How an answer's thoughts are marked, in which stop strings do not count.
+
+    begin: what opens them, first or after spaces; "" where they are open from the start.
+    ends: each is written after the one before; with the last one they are over.
+    """
+
+    begin: str
+    ends: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """One request's sampling, with the field's standard names and defaults.
@@ -50,6 +61,7 @@ class SamplingParams:
     (`echo`); they are computed, not cached. logprob_start_len: they are given from this position
     on, so that what lies before it may come from the cache.
     shown_special_ids: special tokens that are text even where skip_special_tokens leaves them out.
+    thoughts: where stop strings do not count; None where they count from the answer's begin.
     grammar: what the whole answer must look like; None lets it be anything.
 
     Raises InvalidRequestError that names the field and the value.
@@ -89,6 +101,7 @@ class SamplingParams:
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     shown_special_ids: frozenset[int] = frozenset()
+    thoughts: ThoughtMarks | None = None
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:

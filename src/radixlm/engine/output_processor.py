@@ -48,6 +48,7 @@ class AnswerState:
             self.text = Detokenizer(
                 tokenizer,
                 stop=params.stop,
+                thoughts=params.thoughts,
                 min_tokens=params.min_tokens,
                 skip_special_tokens=params.skip_special_tokens,
                 shown=params.shown_special_ids,

@@ -19,6 +19,7 @@ from radixlm.parsers.one_call import Around, Call, Offered
 from radixlm.parsers.run import Run, Steps, begun
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+FINAL = CHANNEL + "final"
 CONSTRAIN, END, _CALL, _RETURN = "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"
 _ENDS = (END, _CALL, _RETURN)
 MARKERS = (START, CHANNEL, MESSAGE, CONSTRAIN, *_ENDS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from radixlm.core.grammar import Grammar
+from radixlm.core.sampling import ThoughtMarks
 from radixlm.parsers import AnswerParser, PlainParser
 from radixlm.parsers.call_format import CallFormat
 from radixlm.parsers.families import JSON
 from radixlm.parsers.formats import AUTO, FORMATS
 from radixlm.parsers.found import calls_in, thoughts_in
 from radixlm.parsers.grammars import answer_grammar, channel_grammar
-from radixlm.parsers.harmony import MARKERS, HarmonyReader
+from radixlm.parsers.harmony import FINAL, MARKERS, MESSAGE, START, HarmonyReader
 from radixlm.parsers.one_call import Offered
 from radixlm.parsers.reader import AnswerReader
 from radixlm.parsers.thoughts import THOUGHTS, Thoughts
@@ -66,6 +67,19 @@ class AnswerStyle:
             begun=form is not None and bool(form.plain) and prompt.endswith(form.begin),
             most=most,
         )
+
+    def marks(self, prompt: str) -> ThoughtMarks | None:
+        """Where stop strings do not count in an answer to `prompt`; of an answer in channels, all
+        before the final one's message, so calls too.
+        """
+        if self.calls.channels:
+            begun = FINAL in prompt.rpartition(START)[2]
+            return None if begun else ThoughtMarks("", (FINAL, MESSAGE))
+        form = self.thinking
+        if form is None:
+            return None
+        begin = "" if form.opened_by(prompt) else form.begin.strip()
+        return ThoughtMarks(begin, (form.end.strip(),))
 
     def grammar(
         self, use: ToolUse, prompt: str, tokenizer: Tokenizer, wanted: Grammar | None = None

@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from radixlm.core.sampling import ThoughtMarks
 from radixlm.text.tokenizer import Tokenizer
 
 # This many of a prompt's last ids are enough to know what a first space or half a character after
@@ -40,6 +41,10 @@ class StopScanner:
         """How many of the last characters may be the beginning of a stop string."""
         return max(self._states, default=0)
 
+    def restart(self) -> None:
+        """Forget what was read."""
+        self._states = [0] * len(self._stops)
+
     def feed(self, text: str, *, armed: bool = True) -> StopHit | None:
         """Read on, up to the first hit. Strings that end while it is not `armed` are passed over.
 
@@ -65,6 +70,39 @@ class StopScanner:
                 state = borders[state - 1]
             self._states[place] = state
         return longest
+
+
+class ThoughtScanner:
+    """Tells which of an answer's text is thought, whatever the pieces the text comes in."""
+
+    __slots__ = ("_begin", "_ends", "_head")
+
+    def __init__(self, thoughts: ThoughtMarks) -> None:
+        self._begin = thoughts.begin
+        self._ends = [StopScanner((end,)) for end in thoughts.ends]
+        self._head = ""  # what the begin may have begun with
+
+    def feed(self, text: str) -> int | None:
+        """How much of the front of `text` is thought, with its markers; None, and the same of what
+        comes next, for as long as it may be the begin.
+
+        >>> ThoughtScanner(ThoughtMarks("<t>", ("</t>",))).feed("<t>so</t>it is")
+        9
+        """
+        rest = text
+        if self._begin:
+            self._head = (self._head + text).lstrip()
+            if self._begin.startswith(self._head) and self._begin != self._head:
+                return None
+            self._ends = self._ends if self._head.startswith(self._begin) else []
+            rest, self._begin = self._head[len(self._begin) :] if self._ends else text, ""
+        while self._ends:
+            hit = self._ends[0].feed(rest)
+            if hit is None:
+                return len(text)
+            rest = rest[hit.end :]
+            del self._ends[0]
+        return len(text) - len(rest)
 
 
 def _borders(text: str) -> list[int]:
@@ -120,6 +158,7 @@ class Detokenizer:
         may become a stop string) -> piece
 
     stop: the output ends in front of the first of these to be complete.
+    thoughts: where none of them counts.
     min_tokens: a stop string that is complete with an earlier token than this one is plain text.
     shown: ids of special tokens that are never skipped.
     prompt_tail: the last PROMPT_TAIL prompt ids, where the output continues a prompt: then a first
@@ -132,6 +171,7 @@ class Detokenizer:
         tokenizer: Tokenizer,
         *,
         stop: tuple[str, ...] = (),
+        thoughts: ThoughtMarks | None = None,
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
         shown: frozenset[int] = frozenset(),
@@ -146,6 +186,9 @@ class Detokenizer:
             self._decode(int(token))
         self._half = self.half
         self._scanner = StopScanner(stop) if stop else None
+        self._thoughts = None if thoughts is None else ThoughtScanner(thoughts)
+        # Text that may be the begin of thoughts, each with whether a stop string counted then.
+        self._unread: list[tuple[str, bool]] = []
         self._min_tokens = min_tokens
         self._pushed = 0
         self._held = ""
@@ -170,20 +213,43 @@ class Detokenizer:
         if self._ended:
             return Piece("")
         last = "" if self._half else self._decoder.decode(b"", final=True)
+        if self._unread:
+            self._thoughts = None  # it is no begin of any
         piece = self._scanned(last)
         self._ended = True
         return piece if piece.stop is not None else Piece(piece.text + self._held)
 
     def _scanned(self, fresh: str) -> Piece:
+        """What is certain with `fresh`, which comes next."""
         if self._scanner is None:
             return Piece(fresh)
-        hit = self._scanner.feed(fresh, armed=self._pushed >= self._min_tokens)
+        self._unread.append((fresh, self._pushed >= self._min_tokens))
+        thought = 0 if self._thoughts is None else self._thoughts.feed(fresh)
+        if thought is None:
+            return Piece("")
+        unread, self._unread = self._unread, []
+        text = ""
+        if thought:
+            *before, (_, armed) = unread
+            text = self._held + "".join(part for part, _ in before) + fresh[:thought]
+            self._held = ""
+            self._scanner.restart()
+            unread = [(fresh[thought:], armed)]
+        for part, armed in unread:
+            piece = self._stopped(self._scanner, part, armed=armed)
+            text += piece.text
+            if piece.stop is not None:
+                return Piece(text, piece.stop)
+        return Piece(text)
+
+    def _stopped(self, scanner: StopScanner, fresh: str, *, armed: bool) -> Piece:
+        hit = scanner.feed(fresh, armed=armed)
         text = self._held + fresh
         if hit:
             self._ended = True
             end = len(self._held) + hit.end
             return Piece(text[: end - len(hit.stop)], hit.stop)
-        certain = len(text) - self._scanner.pending
+        certain = len(text) - scanner.pending
         self._held = text[certain:]
         return Piece(text[:certain])
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixlm.core.sampling import ThoughtMarks
 from radixlm.text.detokenizer import Detokenizer
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import SAMPLES, byte_level, metaspace, sentencepiece_like
@@ -86,17 +87,20 @@ def certain(tokenizer: Tokenizer, ids) -> str:
     return data.decode(errors="replace")
 
 
-def model(tokenizer: Tokenizer, ids, stops, min_tokens) -> tuple[str, str | None, int]:
-    """The same by brute force: decode every prefix again and look at each of its characters."""
-    read = 0
+def model(tokenizer: Tokenizer, ids, stops, min_tokens, read=0) -> tuple[str, str | None, int]:
+    """The same by brute force: decode every prefix again and look at each of its characters.
+
+    read: how many of the first ones count for no stop.
+    """
+    first = read
     steps = [(count, certain(tokenizer, ids[:count])) for count in range(1, len(ids) + 1)]
     for count, seen in [*steps, (len(ids), tokenizer.decode(ids))]:
         for end in range(read + 1, len(seen) + 1):
-            found = [stop for stop in stops if seen[:end].endswith(stop)]
+            found = [stop for stop in stops if seen[first:end].endswith(stop)]
             if found and count >= min_tokens:
                 stop = max(found, key=len)
                 return seen[: end - len(stop)], stop, count
-        read = len(seen)
+        read = max(read, len(seen))
     return tokenizer.decode(ids), None, len(ids)
 
 
@@ -116,6 +120,39 @@ def test_stops_agree_with_brute_force_on_text(name, text, stops, min_tokens):
     ids = [int(token) for token in tokenizer.encode(text)]
     detokenizer = Detokenizer(tokenizer, stop=tuple(stops), min_tokens=min_tokens)
     assert run(detokenizer, ids) == model(tokenizer, ids, stops, min_tokens)
+
+
+MARKS = ("<t>", "</t>", "<a>", "<b>")
+marked = st.lists(st.sampled_from((*MARKS, "a", "b", "<", ">", " ", "\n", "t>")), max_size=14)
+
+
+def thought(text: str, thoughts: ThoughtMarks) -> int:
+    """How many of the first characters are thoughts, with their markers."""
+    opened = not thoughts.begin or text.lstrip().startswith(thoughts.begin)
+    at = text.find(thoughts.begin) + len(thoughts.begin) if opened else 0
+    for end in thoughts.ends if opened else ():
+        found = text.find(end, at)
+        if found < 0:
+            return len(text)
+        at = found + len(end)
+    return at
+
+
+@thorough
+@given(
+    text=marked.map("".join),
+    begin=st.sampled_from(("", "<t>")),
+    ends=st.sampled_from((("</t>",), ("<a>", "<b>"))),
+    stops=st.lists(st.text(alphabet="ab<>/t \n", min_size=1, max_size=3), min_size=1, max_size=3),
+    min_tokens=st.integers(0, 12),
+)
+def test_stops_count_where_thoughts_end(text, begin, ends, stops, min_tokens):
+    tokenizer, thoughts = TOKENIZERS["byte_level"], ThoughtMarks(begin, ends)
+    ids = [int(token) for token in tokenizer.encode(text)]
+    options = {"stop": tuple(stops), "min_tokens": min_tokens, "thoughts": thoughts}
+    found = run(Detokenizer(tokenizer, **options), ids)
+    # It may be noticed late: what began as a thought was none.
+    assert found[:2] == model(tokenizer, ids, stops, min_tokens, thought(text, thoughts))[:2]
 
 
 two_letters = st.text(alphabet="ab", min_size=2, max_size=6)

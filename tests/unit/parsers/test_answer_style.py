@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from radixlm.core.sampling import ThoughtMarks
 from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.families import (
     HERMES,
@@ -15,6 +16,7 @@ from radixlm.parsers.families import (
     QWEN_CODER,
 )
 from radixlm.parsers.formats import FORMATS
+from radixlm.parsers.harmony import FINAL, HARMONY, MESSAGE, START
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.thoughts import ALWAYS, THINK, THOUGHTS
 from radixlm.parsers.tools import Calling, Tool, ToolUse
@@ -69,6 +71,22 @@ def test_whether_the_prompt_opens_the_thoughts(thinking, prompt, thought):
     parser = AnswerStyle(HERMES, thinking).parser(ToolUse(), prompt)
     [event] = [*parser.push("x"), *parser.flush()]
     assert event == (ReasoningDelta("x") if thought else TextDelta("x"))
+
+
+@pytest.mark.parametrize(
+    ("calls", "thinking", "prompt", "marks"),
+    [
+        (HERMES, None, "assistant\n", None),
+        (HERMES, THINK, "assistant\n<think>\n", ThoughtMarks("", ("</think>",))),
+        (HERMES, THINK, "assistant\n", ThoughtMarks("<think>", ("</think>",))),
+        (HERMES, ALWAYS, "assistant\n", ThoughtMarks("", ("</think>",))),
+        (HARMONY, None, "<|start|>assistant", ThoughtMarks("", (FINAL, MESSAGE))),
+        (HARMONY, None, f"{FINAL}{MESSAGE}Hi<|start|>assistant<|channel|>final", None),
+        (HARMONY, None, f"{FINAL}{MESSAGE}x{START}assistant", ThoughtMarks("", (FINAL, MESSAGE))),
+    ],
+)
+def test_where_stop_strings_do_not_count(calls, thinking, prompt, marks):
+    assert AnswerStyle(calls, thinking).marks(prompt) == marks
 
 
 def test_markers_show_where_they_are_needed():

@@ -87,8 +87,12 @@ def task_of(
     max_tokens: in place of the parameters' own: as many as there is room for, and these at most.
     """
     style, tokenizer = service.answer_style, service.engine.tokenizer
+    thoughts = style.marks(prompt.text)
+    if thoughts is not None and thoughts.ends[-1] in params.stop:
+        thoughts = None  # it is the thoughts that are wanted
     params = replace(
         params,
+        thoughts=thoughts,
         grammar=style.grammar(use, prompt.text, tokenizer, params.grammar),
         shown_special_ids=style.shown(use, tokenizer),
     )

@@ -88,13 +88,13 @@ def _answers_share(replies: Sequence[Reply], could: Sequence[int]) -> float:
 
 
 @contextmanager
-def model_folder() -> Iterator[Path]:
+def model_folder(context: int = CONTEXT) -> Iterator[Path]:
     """The demo model with a context that a loop has room in."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "agent"
         shutil.copytree(DEMO_MODEL, folder)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        config["max_position_embeddings"] = CONTEXT
+        config["max_position_embeddings"] = context
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         yield folder
 

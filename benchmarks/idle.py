@@ -2,8 +2,11 @@
 
     python -m benchmarks.idle [--requests 10000] [--connections 1000] [--asks 300]
 
-Two parts, both with the demo model. First the time to the first token over HTTP, less that of the
-same kind of request to an `AsyncEngine` in this process, one at a time, in blocks in turn. Then
+Three parts, all with the demo model. First what comes when of a stream of `--long-prompt` tokens,
+and of a short one behind it: the head, the first byte of the body, the first token. Wanted: the
+head within 1 s, and no silence of more than 16 s. Then the time to the first token over HTTP, less
+that of the same kind of request to an `AsyncEngine` in this process, one at a time, in blocks in
+turn. Then
 `--connections` that send nothing and `--requests` streams at once, of which few can run; they come
 at `--rate` a second, wait, and leave: in the first round at the same rate, in the second all at
 once. A process of its own asks /health all the time. Wanted: at most 3 ms added at the median,
@@ -29,6 +32,7 @@ from typing import Any
 import uvloop
 from tqdm import tqdm
 
+from benchmarks.agent_loop import model_folder
 from benchmarks.peer_workloads import Draw
 from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
@@ -48,6 +52,37 @@ LOST = 30.0
 STAMPEDE = "they leave all at once"
 
 Moments = list[tuple[float, float]]
+
+
+async def first_bytes(port: int, tokens: int) -> list[dict[str, Any]]:
+    """What comes when of a long prompt's stream, and of a short one's a second later."""
+    long = asyncio.create_task(_came(port, "long prompt", Draw(VOCAB, 3).tokens(tokens)))
+    await asyncio.sleep(1)
+    short = await _came(port, "short, behind it", Draw(VOCAB, 4).tokens(PROMPT))
+    return [await long, short]
+
+
+async def _came(port: int, name: str, prompt: list[int]) -> dict[str, Any]:
+    """Seconds from sending a request; silence: the longest time without a byte."""
+    body = {"prompt": prompt, "max_tokens": 1, "ignore_eos": True, "stream": True}
+    connection = await Connection.open(port)
+    moments = [time.perf_counter()]
+    connection.send(request_bytes("POST", "/v1/completions", body))
+    answer = await connection.head()
+    moments.append(time.perf_counter())
+    pieces = connection.pieces(answer)
+    while (await anext(pieces)).startswith(b":"):
+        moments.append(time.perf_counter())
+    moments.append(time.perf_counter())
+    await connection.close()
+    return {
+        "stream": name,
+        "prompt": len(prompt),
+        "head_s": round(moments[1] - moments[0], 2),
+        "pings": len(moments) - 3,
+        "silence_s": round(max(b - a for a, b in pairwise(moments)), 2),
+        "first_token_s": round(moments[-1] - moments[0], 2),
+    }
 
 
 async def added_ttft(served: Served, asks: int) -> dict[str, float]:
@@ -205,6 +240,12 @@ async def fill(served: Served) -> None:
 
 def measure(options: argparse.Namespace) -> tuple[dict[str, Any], Trace, Moments]:
     report: dict[str, Any] = {"benchmark": "idle"}
+    tokens = options.long_prompt
+    with (
+        model_folder(2 * tokens) as folder,
+        serving(str(folder), "--kv-tokens", str(2 * tokens)) as served,
+    ):
+        report["first_bytes"] = uvloop.run(first_bytes(served.port, tokens))
     with serving("--kv-tokens", str(KV_TOKENS)) as served:
         report |= uvloop.run(added_ttft(served, options.asks))
     with serving("--kv-tokens", str(KV_TOKENS)) as served:
@@ -287,12 +328,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rate", type=float, default=250, help="of coming; default: 250 a second")
     parser.add_argument("--hold", type=float, default=20, help="seconds of waiting; default: 20")
     parser.add_argument("--asks", type=int, default=300, help="for the added TTFT; default: 300")
+    parser.add_argument("--long-prompt", type=int, default=60_000, help="tokens; default: 60000")
     parser.add_argument("--picture", type=Path, default=Path("docs/img/idle.png"))
     options = parser.parse_args(arguments)
     report, trace, moments = measure(options)
     draw(options.picture, report, trace, moments)
-    show_rows("idle: by phase", report["phases"])
-    rest = [{"what": k, "value": str(v)} for k, v in report.items() if k != "phases"]
+    tables = ("first_bytes", "phases")
+    for name in tables:
+        show_rows(f"idle: {name.replace('_', ' ')}", report[name])
+    rest = [{"what": k, "value": str(v)} for k, v in report.items() if k not in tables]
     show_rows("idle", rest)
     print(json.dumps(report))
 

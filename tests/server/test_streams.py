@@ -152,6 +152,10 @@ def test_what_is_refused_at_once_has_its_own_status(slow: AsyncEngine, path: str
     assert refused(Client(slow).post(path, **{**body, "model": "another"}), 404)
 
 
+def test_a_grammar_that_does_not_compile_is_a_400_of_a_stream_too(fake: Client) -> None:
+    assert refused(fake.complete("a", stream=True, regex="("))["param"] == "regex"
+
+
 def test_a_full_queue_is_a_429_of_a_stream_too() -> None:
     engine, _ = fake_engine(seconds=STEP, max_queued_requests=2)
     with busy(engine) as url, streamed(url, "/v1/completions", n=2) as answer:

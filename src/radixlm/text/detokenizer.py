@@ -83,8 +83,8 @@ class ThoughtScanner:
         self._head = ""  # what the begin may have begun with
 
     def feed(self, text: str) -> int | None:
-        """How much of the front of `text` is thought, with its markers; None, and the same of what
-        comes next, for as long as it may be the begin.
+        """Read on: how many of these characters are thought, markers too; the rest, if any, is the
+        answer. None where they may be the begin, as those before may.
 
         >>> ThoughtScanner(ThoughtMarks("<t>", ("</t>",))).feed("<t>so</t>it is")
         9

@@ -210,9 +210,8 @@ class Connection(HttpToolsProtocol):
 
 def _without_chunks(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
     """The application for a request of HTTP/1.0, which has no chunks: a body of unknown length ends
-    with its connection. Uvicorn would send chunks, and knows lengths only.
+    with its connection. Uvicorn would send chunks, and else wants to know the length.
     """
-
     bounded = True
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -222,7 +221,7 @@ def _without_chunks(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
                 bounded = any(name.lower() == b"content-length" for name, _ in message["headers"])
                 cycle.chunked_encoding = None if bounded else False
             elif not bounded:
-                cycle.expected_content_length = len(message["body"])
+                cycle.expected_content_length = len(message.get("body", b""))
             await send(message)
 
         await app(scope, receive, forward)

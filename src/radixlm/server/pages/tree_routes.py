@@ -38,6 +38,8 @@ SEARCHED_NODES = 10_000
 WHOLE_CHARACTERS = 20_000
 WHOLE_RUNS = 1_000
 SECONDS_BETWEEN_STATS = 1.0
+# The engine looks between two steps: whether a node is there is known that late.
+_UNTIL_SEEN = 10.0
 # Writing these in the event loop holds it up for less than handing them to a thread does.
 _FEW_NODES = 50
 _NODE_ID = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -244,6 +246,7 @@ async def cache_events(request: Request, params: Annotated[TreeParams, Query()])
         EventWriter(request, params).events(),
         lambda error: event(errors.body(error), "error"),
         interval=service_of(request).config.sse_keep_alive_interval,
+        patience=_UNTIL_SEEN,
     )
 
 

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ from radixlm.cli.model_commands import summary
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.text.chat_template import as_plain_text, require_template
+from radixlm.text.chat_template import plain_text, require_template
 from radixlm.text.tokenizer import new_mark
 
 
@@ -74,7 +75,8 @@ class Conversation:
 
     async def _stream(self, said: list[RequestOutput]) -> None:
         mark, tokenizer = new_mark(), self._engine.tokenizer
-        text = self._template.render(as_plain_text(self.messages, tokenizer, mark))
+        quoted = partial(plain_text, tokenizer, mark)
+        text = self._template.render_chat(self.messages, described=False, quoted=quoted)
         prompt = tokenizer.encode(text, add_special_tokens=False, break_mark=mark)
         async with aclosing(self._engine.stream(prompt, self._params)) as outputs:
             async for output in outputs:

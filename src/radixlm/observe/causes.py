@@ -14,7 +14,7 @@ import numpy as np
 from radixlm.core.keys import Key
 from radixlm.core.misses import SHOWN_TOKENS, MissReason, MissReport
 from radixlm.observe.difference import SAME, Difference, Kind, Texts, difference, meeting
-from radixlm.text.chat_template import one_text
+from radixlm.text.fitting import one_text
 from radixlm.text.tokenizer import Tokenizer
 
 TOOLS = "tools"

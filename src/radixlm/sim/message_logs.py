@@ -20,7 +20,7 @@ from radixlm.core.keys import Key
 from radixlm.parsers.style import AnswerStyle
 from radixlm.sim.calls import Call, Problems, Session
 from radixlm.sim.trace_files import BadLineError, objects
-from radixlm.text.chat_template import ChatTemplate, require_template, tools_as_text
+from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.model_folder import resolve_model
 from radixlm.text.tokenizer import Tokenizer
 
@@ -83,10 +83,9 @@ class Reader:
         server remembers the tokens of its answers.
         """
         template = require_template(self._template)
-        said, known = [_read_arguments(message) for message in messages], list(tools)
-        if not AnswerStyle.of(template.tool_source).calls.described:
-            said, known = tools_as_text(said, known, takes_system=template.takes_system), []
-        longer = template.render(said, tools=known or None, add_generation_prompt=opens)
+        said = [_read_arguments(message) for message in messages]
+        described = AnswerStyle.of(template.tool_source).calls.described
+        longer = template.render_chat(said, tools, described=described, add_generation_prompt=opens)
         if not longer.startswith(text):
             return longer, self._tokenizer.encode(longer, add_special_tokens=False)
         last = int(tokens[-1]) if tokens.size else None

@@ -3,46 +3,50 @@
 from __future__ import annotations
 
 import json
-import uuid
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import cached_property
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.core.files import read_text
 from radixlm.core.model_files import ModelFiles, files_of
+from radixlm.text.continuing import continued
+from radixlm.text.fitting import WORDS, Fit, Fitted, fitted, one_text, spelled, wider
+from radixlm.text.probing import find_fit
+from radixlm.text.sandbox import Budget, Given, Settable, compiled
 from radixlm.text.tokenizer import Tokenizer, special_texts
+from radixlm.text.tool_text import as_json
 
-MAX_RENDERED = 32 * 2**20  # characters
+_logger = logging.getLogger("radixlm.text")
+
 _MOST_BYTES = 4 * 2**20
-_MAX_STEPS = _MAX_REPEAT = 1_000_000
-_MAX_POWER = 10_000
 _DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
 
 Message = Mapping[str, Any]
 
-_HEAD = """You may call functions. These are there, one a line, each with the JSON schema of its \
-parameters:"""
-_FOOT = """To call one, answer with nothing but a JSON object:
-{"name": <the function's name>, "arguments": <an object of its parameters>}
-To call several, write one such object a line. You are given the results then."""
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _only_one_end(add_generation_prompt: bool | None) -> None:
+    if add_generation_prompt:
+        raise InvalidRequestError(
+            "continue_final_message and add_generation_prompt exclude each other",
+            param="continue_final_message",
+        )
 
 
 class ChatTemplate:
     """A compiled template. Message content is only ever a value in it, never evaluated.
 
     Content that spells a special token would still be read as that token when the text is
-    tokenized: see `as_plain_text`.
+    tokenized: see `plain_text`.
     """
 
     def __init__(
@@ -59,18 +63,10 @@ class ChatTemplate:
         self.source = source
         self.tool_source = tool_source or source
         self._variables = dict(special_tokens or {})
-        self._template = _compiled(source)
-        self._with_tools = self._template if tool_source is None else _compiled(tool_source)
-
-    @cached_property
-    def takes_system(self) -> bool:
-        """Whether a system message's text reaches the prompt."""
-        text = uuid.uuid4().hex
-        system = {"role": "system", "content": text}
-        try:
-            return text in self.render([system, {"role": "user", "content": ""}])
-        except InvalidRequestError:
-            return False
+        self._fits: dict[tuple[bool, bool], Fit] = {}
+        self._told: set[str] = set()
+        self._template = compiled(source)
+        self._with_tools = self._template if tool_source is None else compiled(tool_source)
 
     @classmethod
     def load(cls, model: Path | ModelFiles, override: Path | None = None) -> ChatTemplate | None:
@@ -108,27 +104,98 @@ class ChatTemplate:
         Raises InvalidRequestError with the template's own message when it refuses the messages.
         """
         plain = [{**message, "content": one_text(message.get("content"))} for message in messages]
+        write = partial(self._write, kwargs)
         if not continue_final_message:
-            return self._run({**kwargs, "messages": plain}, add_generation_prompt is not False)
-        param = "continue_final_message"
-        if add_generation_prompt:
-            raise InvalidRequestError(
-                f"{param} and add_generation_prompt exclude each other", param=param
-            )
-        if not plain or not isinstance(plain[-1]["content"], str):
-            raise InvalidRequestError(f"{param} needs a last message with text", param=param)
-        mark = uuid.uuid4().hex  # where the last message ends in the rendered text
-        plain[-1]["content"] += mark
-        text, found, _ = self._run({**kwargs, "messages": plain}, False).rpartition(mark)
-        if not found:
-            raise InvalidRequestError(
-                "the chat template leaves out the last message, so it cannot be continued",
-                param=param,
-            )
+            return write(plain, add_generation_prompt is not False)
+        _only_one_end(add_generation_prompt)
+        return continued(write, plain)
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message] = (),
+        /,
+        *,
+        described: bool,
+        quoted: Callable[[Any], Any] = _as_it_is,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        **kwargs: Any,
+    ) -> str:
+        """As `render`, with whatever the template refuses or leaves out fitted to it: see `Fit`.
+
+        described: the template writes tools, calls and results; else they are text.
+        quoted: makes plain text of a message or tool, but of an answer that is to be continued.
+        """
+        _only_one_end(add_generation_prompt and continue_final_message)
+        render = partial(
+            self._render_fitted,
+            *(messages, tools, kwargs, quoted),
+            opens=add_generation_prompt is not False,
+            continues=continue_final_message,
+        )
+        fit = self.fit(described=described, tools=bool(tools))
+        try:
+            return render(fit)
+        except InvalidRequestError as refused:
+            for other in wider(fit):
+                with suppress(InvalidRequestError):
+                    return render(other)
+            raise refused from None
+
+    def _render_fitted(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Message],
+        variables: Mapping[str, Any],
+        quoted: Callable[[Any], Any],
+        fit: Fit,
+        *,
+        opens: bool,
+        continues: bool,
+    ) -> str:
+        continues = continues and not (
+            messages and messages[-1].get("tool_calls")
+        )  # those are whole
+        chat = fitted(messages, tools, fit, as_json)
+        known = None if chat.tools is None else [quoted(tool) for tool in chat.tools]
+
+        def write(said: Sequence[Message], opens: bool) -> str:
+            made = [spelled(message, fit) for message in said]
+            last = continues and not opens and len(said) == len(chat.messages)
+            ends = len(made) - (last and made[-1]["role"] == "assistant")
+            made = [*map(quoted, made[:ends]), *made[ends:]]
+            return self._write({**variables, **_tools(known, fit)}, made, opens)
+
+        text = continued(write, chat.messages) if continues else write(chat.messages, opens)
+        self._tell(chat.changes)
         return text
 
+    def fit(self, *, described: bool, tools: bool) -> Fit:
+        """What is done to conversations with tools or without; found when it is first needed."""
+        known = self._fits.get((described, tools))
+        if known is None:
+            known = find_fit(self._probe, described=described, tools=tools)
+            self._fits[described, tools] = known
+        return known
+
+    def _probe(self, chat: Fitted, fit: Fit, opens: bool) -> str:
+        said = [spelled(message, fit) for message in chat.messages]
+        thinking = {"enable_thinking": True, "thinking": True}
+        return self._write({**thinking, **_tools(chat.tools, fit)}, said, opens)
+
+    def _tell(self, changes: Sequence[str]) -> None:
+        """Log what is done to conversations, each kind once."""
+        for change in changes:
+            if change not in self._told:
+                self._told.add(change)
+                _logger.info("for this model's chat template, %s", WORDS[change])
+
+    def _write(self, variables: Mapping[str, Any], messages: Sequence[Message], opens: bool) -> str:
+        return self._run({**variables, "messages": Given(map(Settable, messages))}, opens)
+
     def _run(self, variables: Mapping[str, Any], add_generation_prompt: bool) -> str:
-        budget = _Budget()
+        budget = Budget()
         context = {
             "tools": None,
             "documents": None,
@@ -200,87 +267,11 @@ def _named_template(folder: Path, entry: Any) -> tuple[str, str]:
     )
 
 
-class _Budget:
-    """What one rendering may use: characters of output, and steps of `range` loops in all.
-
-    A template has no other endless loop: the rest run over values that are there already. Text that
-    is doubled again and again is not bounded; templates come with the model, not the request.
-    """
-
-    def __init__(self) -> None:
-        self._characters = MAX_RENDERED
-        self._steps = _MAX_STEPS
-
-    def spend_text(self, text: str) -> str:
-        self._characters -= len(text)
-        if self._characters < 0:
-            raise OverflowError("it writes too much text")
-        return text
-
-    def range(self, *bounds: int) -> range:
-        steps = range(*bounds)
-        self._steps -= len(steps)
-        if self._steps < 0:
-            raise OverflowError("it loops too often")
-        return steps
-
-
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with `*` and `**` bounded: they make large values out of small ones."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(
-        self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
-    ) -> Any:
-        if operator == "**" and max(abs(left), abs(right)) > _MAX_POWER:
-            raise OverflowError(f"{left} ** {right} is too large")
-        if operator == "*":
-            for value, times in ((left, right), (right, left)):
-                if isinstance(value, str | list | tuple) and len(value) * times > _MAX_REPEAT:
-                    raise OverflowError(f"a value repeated {times} times is too large")
-        return super().call_binop(context, operator, left, right)
-
-
-class _GenerationBlock(Extension):
-    """`{% generation %}`, which marks the assistant's text for training: its body as it is."""
-
-    tags = {"generation"}  # noqa: RUF012 - as the base class declares it
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _compiled(source: str) -> jinja2.Template:
-    """In the environment that chat templates are written for.
-
-    Source: https://huggingface.co/docs/transformers/chat_templating_writing
-    """
-    environment = _Environment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[jinja2.ext.loopcontrols, _GenerationBlock],
-    )
-    environment.filters["tojson"] = _to_json
-    del environment.globals["lipsum"]  # as much filler as its arguments ask for, all at once
-    try:
-        return environment.from_string(source)
-    except Exception as error:  # Python compiles it, too, and may raise anything
-        reason = str(error) or type(error).__name__
-        raise ModelError(f"the chat template is not valid Jinja: {reason:.500}") from error
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+def _tools(tools: Sequence[Message] | None, fit: Fit) -> dict[str, Any]:
+    if not fit.tools_as_functions:
+        return {"tools": tools}
+    text = json.dumps(tools or [], ensure_ascii=False)
+    return {"tools": tools, "functions": text, "datetime": _strftime_now("%Y-%m-%d")}
 
 
 def _refuse(message: str) -> None:
@@ -291,98 +282,19 @@ def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
-def as_plain_text(
-    messages: Sequence[Message],
-    tokenizer: Tokenizer,
-    mark: str,
-    *,
-    continue_final_message: bool = False,
-) -> list[dict[str, Any]]:
-    """The messages with `mark` inside of every spelled special token, for `Tokenizer.encode`.
+def plain_text(tokenizer: Tokenizer, mark: str, value: Any) -> Any:
+    """A message, or part of one, with `mark` inside of every spelled special token, for
+    `Tokenizer.encode`.
 
     So no text that came from outside ends a turn or begins another one; that holds for descriptions
-    of tools, which are such messages too, and for the assistant's messages, which may repeat a
-    user's. But the beginning of an answer that is to be continued is taken as it is.
+    of tools and for the assistant's messages, which may repeat a user's.
     """
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, str):
+    inside = partial(plain_text, tokenizer, mark)
+    match value:
+        case str():
             return tokenizer.broken_up(value, mark)
-        if isinstance(value, list):
-            return [plain(entry) for entry in value]
-        if isinstance(value, Mapping):
-            return {plain(name): plain(entry) for name, entry in value.items()}
-        return value
-
-    ends = len(messages)
-    if continue_final_message and messages and messages[-1].get("role") == "assistant":
-        ends -= 1
-    return [plain(message) for message in messages[:ends]] + [*map(dict, messages[ends:])]
-
-
-def one_text(content: Any) -> Any:
-    """A message's content as templates get it: text parts as one text, a line each.
-
-    Most templates know no parts.
-    """
-    if not isinstance(content, list):
-        return content
-    for part in content:
-        if not isinstance(part, Mapping) or part.get("type") != "text":
-            raise InvalidRequestError(
-                f"only text parts are supported in message content, got {part!r:.80}",
-                param="messages",
-            )
-    return "\n".join(str(part.get("text", "")) for part in content)
-
-
-def tools_as_text(
-    messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], *, takes_system: bool
-) -> list[dict[str, Any]]:
-    """The messages for a template that knows no tools: with the tools in the system message, calls
-    as the assistant's text, and results as the user's.
-
-    takes_system: whether the template takes a system message; else the tools come with the first
-    user message. The tools keep their order, so that the same ones make the same beginning.
-    """
-    written: list[dict[str, Any]] = []
-    for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
-        if are_results:  # one message: many templates want the roles in turn
-            written.append({"role": "user", "content": "\n\n".join(map(_result, group))})
-            continue
-        said = [_with_calls(message) for message in group]
-        if written and said[0]["role"] == "user":  # after results
-            said = _begun_with(written.pop()["content"], said, "user")
-        written += said
-    if not tools:
-        return written
-    text = "\n".join([_HEAD, *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)])
-    return _begun_with(f"{text}\n{_FOOT}", written, "system" if takes_system else "user")
-
-
-def _begun_with(text: str, messages: list[dict[str, Any]], role: str) -> list[dict[str, Any]]:
-    """The messages with `text` in the first one, which is `role`'s."""
-    if not messages or messages[0]["role"] != role:
-        return [{"role": role, "content": text}, *messages]
-    first, *others = messages
-    own = str(one_text(first["content"]) or "")
-    parts = (own, text) if role == "system" else (text, own)
-    return [{**first, "content": "\n\n".join(parts)}, *others]
-
-
-def _with_calls(message: Message) -> dict[str, Any]:
-    """The message with its calls, if any, written as the model is asked to."""
-    plain = dict(message)
-    functions = [call["function"] for call in plain.pop("tool_calls", ())]
-    calls = [
-        json.dumps({name: function[name] for name in ("name", "arguments")}, ensure_ascii=False)
-        for function in functions
-    ]
-    if calls:
-        said = str(one_text(message["content"]) or "")
-        plain["content"] = "\n".join([said, *calls] if said else calls)
-    return plain
-
-
-def _result(message: Message) -> str:
-    return f"Result of {message['name']}:\n{one_text(message['content']) or ''}"
+        case list():
+            return [*map(inside, value)]
+        case Mapping():
+            return {inside(name): inside(entry) for name, entry in value.items()}
+    return value

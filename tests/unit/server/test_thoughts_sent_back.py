@@ -15,22 +15,38 @@ from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level
 
-TEMPLATE = "{% for m in messages %}[{{ m.thinking }}|{{ m.content }}]{% endfor %}"
-CALLS = [{"type": "function", "function": {"name": "f", "arguments": {}}}]
+TEMPLATE = (
+    "{% for m in messages %}"
+    "{% if m.tool_calls and m.thinking and m.content %}{{ raise_exception('both') }}{% endif %}"
+    "[{{ m.FIELD }}|{{ m.content }}{% for c in m.tool_calls %}|{{ c.function | tojson }}"
+    "{% endfor %}]{% endfor %}"
+)
+CALLS = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": {}}}]
+CALL = '{"name": "f", "arguments": {}}'
 
 
+@pytest.mark.parametrize("style", [HARMONY, HERMES])
+@pytest.mark.parametrize("name", ["thinking", "reasoning", "reasoning_content", "thought"])
 @pytest.mark.parametrize(
-    ("style", "message", "text"),
+    ("message", "text"),
     [
-        (HARMONY, {"reasoning_content": "Hm", "content": "Hi"}, "[Hm|Hi]"),
-        (HARMONY, {"reasoning_content": "Hm", "content": "", "tool_calls": CALLS}, "[Hm|]"),
-        (HARMONY, {"reasoning_content": "Hm", "content": "Hi", "tool_calls": CALLS}, "[|Hi]"),
-        (HARMONY, {"content": "Hi"}, "[|Hi]"),
-        (HERMES, {"reasoning_content": "Hm", "content": "Hi"}, "[|Hi]"),
+        ({"reasoning_content": "Hm", "content": "Hi"}, "[Hm|Hi]"),
+        ({"reasoning_content": "Hm", "content": "", "tool_calls": CALLS}, f"[Hm||{CALL}]"),
+        ({"content": "Hi"}, "[|Hi]"),
     ],
 )
-def test_it_is_called_thinking(style: CallFormat, message: dict[str, Any], text: str) -> None:
+def test_it_has_the_templates_own_name(
+    style: CallFormat, name: str, message: dict[str, Any], text: str
+) -> None:
     conversation = Conversation([{"role": "assistant", **message}])
     tokenizer = Tokenizer(byte_level(), {})
-    rendered = conversation.render(ChatTemplate(TEMPLATE), AnswerStyle(style), tokenizer, "")
-    assert rendered == text
+    template = ChatTemplate(TEMPLATE.replace("FIELD", name))
+    assert conversation.render(template, AnswerStyle(style), tokenizer, "") == text
+
+
+def test_beside_a_text_and_a_call_where_the_template_takes_two_of_the_three() -> None:
+    message = {"role": "assistant", "reasoning_content": "Hm", "content": "Hi", "tool_calls": CALLS}
+    template = ChatTemplate(TEMPLATE.replace("FIELD", "thinking"))
+    tokenizer = Tokenizer(byte_level(), {})
+    rendered = Conversation([message]).render(template, AnswerStyle(HARMONY), tokenizer, "")
+    assert rendered == f"[|Hi][Hm||{CALL}]"

@@ -70,6 +70,8 @@ def test_the_template_s_own_refusal_is_the_error():
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{{ ().__class__.__bases__[0].__subclasses__() }}",
         "{{ messages.append(1) }}",
+        "{{ messages[0].update(a=1) }}",
+        "{{ [].extend([1]) }}",
         "{{ lipsum(n=10**9) }}",
         "{{ lipsum.__globals__ }}",
         "{{ cycler.__init__.__globals__ }}",
@@ -119,6 +121,14 @@ def test_extras_that_templates_use():
     assert len(ChatTemplate("{{ strftime_now('%Y') }}").render(HELLO)) == 4
     assert ChatTemplate("{% for a in [1,2] %}{{ a }}{% break %}{% endfor %}").render(HELLO) == "1"
     assert ChatTemplate("{% generation %}x{% endgeneration %}").render(HELLO) == "x"
+    own = "{% set ns = namespace(q=[]) %}{% set _ = ns.q.append(1) %}{{ ns.q }}"
+    assert ChatTemplate(own).render(HELLO) == "[1]"
+    given = [dict(HELLO[0])]
+    changed = (
+        "{% for m in messages %}{% set m.content = 'x' %}{% endfor %}{{ messages[0].content }}"
+    )
+    assert ChatTemplate(changed).render(given) == "x"
+    assert given == HELLO
     assert (
         ChatTemplate("{{ enable_thinking }}{{ tools is none }}").render(
             HELLO, enable_thinking=False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers
 
-from radixlm.text.chat_template import ChatTemplate, as_plain_text
+from radixlm.text.chat_template import ChatTemplate, plain_text
 from radixlm.text.tokenizer import Tokenizer, new_mark
 from tests.text_samples import SAMPLES, byte_level, metaspace, sentencepiece_like
 
@@ -84,8 +86,9 @@ def test_messages_are_broken_up_in_all_their_texts():
 
     def turns(**options: bool) -> int:
         mark = new_mark()
-        plain = as_plain_text(messages, tokenizer, mark, **options)
-        ids = tokenizer.encode(ChatTemplate(CHATML).render(plain, **options), break_mark=mark)
+        quoted = partial(plain_text, tokenizer, mark)
+        text = ChatTemplate(CHATML).render_chat(messages, described=False, quoted=quoted, **options)
+        ids = tokenizer.encode(text, break_mark=mark)
         assert mark not in tokenizer.decode(ids)
         return sum(token in special for token in ids.tolist())
 
@@ -100,7 +103,7 @@ def test_templates_that_change_the_text_keep_the_marks():
     tokenizer = Tokenizer(byte_level(), {})
     template = ChatTemplate("{{ messages[0].content | trim | upper }}{{ messages | tojson }}")
     mark = new_mark()
-    plain = as_plain_text([{"role": "user", "content": " <|END|><|end|> "}], tokenizer, mark)
+    plain = plain_text(tokenizer, mark, [{"role": "user", "content": " <|END|><|end|> "}])
     text = tokenizer.decode(tokenizer.encode(template.render(plain), break_mark=mark))
     assert mark not in text
     assert text.startswith("<|END|><|END|>")

@@ -25,8 +25,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from radixlm.core.keys import Key
-from radixlm.text.chat_template import one_text
 from radixlm.text.detokenizer import PROMPT_TAIL
+from radixlm.text.fitting import one_text
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
 # Different answers to the same prompt, as those who draw many and go on from each have them.
@@ -81,7 +81,7 @@ class AnswerMemory:
 
     room: in tokens. As many as the KV pool has are enough: an answer whose tokens are cached no
     more is not worth remembering.
-    mark: for `as_plain_text`, the same for all prompts, so that their texts compare.
+    mark: for `plain_text`, the same for all prompts, so that their texts compare.
     """
 
     def __init__(self, tokenizer: Tokenizer, room: int) -> None:

@@ -26,7 +26,7 @@ from radixlm.text.chat_template import require_template
 
 
 class ChatPrompt(NamedTuple):
-    """text: as the template wrote it, with the memory's mark in it; see `as_plain_text`.
+    """text: as the template wrote it, with the memory's mark in it; see `plain_text`.
 
     asked: what its answers are remembered by. breakpoints: what of it is to be kept for later.
     outline: where its messages lie.

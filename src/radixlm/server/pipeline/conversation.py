@@ -11,6 +11,7 @@ import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from pydantic_core import from_json
@@ -20,7 +21,7 @@ from radixlm.observe.causes import Outline
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.cache_control import Wish
 from radixlm.text.breakpoints import Place, with_marks
-from radixlm.text.chat_template import ChatTemplate, as_plain_text, tools_as_text
+from radixlm.text.chat_template import ChatTemplate, plain_text
 from radixlm.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -98,20 +99,15 @@ class Conversation:
         mark: str,
         marks: Mapping[Place, str] | None = None,
     ) -> str:
-        """The text, with each of `marks` at the end of its place. mark: for `as_plain_text`.
+        """The text, with each of `marks` at the end of its place. mark: for `plain_text`.
 
         Raises InvalidRequestError.
         """
-        plain, known = with_marks(self.messages, self.tools, marks or {})
-        if not style.calls.described:
-            plain = tools_as_text(plain, known, takes_system=template.takes_system)
-            known = []
-        if style.calls.channels:
-            plain = [_with_thinking(message) for message in plain]
-        continued = bool(self.variables.get("continue_final_message"))
-        return template.render(
-            as_plain_text(plain, tokenizer, mark, continue_final_message=continued),
-            tools=as_plain_text(known, tokenizer, mark) or None,
+        marked, tools = with_marks(self.messages, self.tools, marks or {})
+        return template.render_chat(
+            *(marked, tools),
+            described=style.calls.described,
+            quoted=partial(plain_text, tokenizer, mark),
             **self.variables,
         )
 
@@ -130,14 +126,6 @@ class Conversation:
                 wishes.append(Wish(place._replace(of=fresh[place.of]), ttl))
         messages = [self.messages[place] for place in places]
         return replace(self, messages=messages, wishes=wishes)
-
-
-def _with_thinking(message: Json) -> Json:
-    """What gpt-oss's template calls reasoning. With a call it takes either that or content."""
-    thoughts = message.get("reasoning_content")
-    if thoughts is None or (message.get("content") and message.get("tool_calls")):
-        return message
-    return {**message, "thinking": thoughts}
 
 
 class Thread:

@@ -1,0 +1,76 @@
+"""Tools, calls and results as text, for templates that know none; and what tools lack for others.
+
+A template may know some of the three: Granite's has tools and results, but no calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+Json = dict[str, Any]
+
+_HEAD = """You may call functions. These are there, one a line, each with the JSON schema of its \
+parameters:"""
+_FOOT = """To call one, answer with nothing but a JSON object:
+{"name": <the function's name>, "arguments": <an object of its parameters>}
+To call several, write one such object a line. You are given the results then."""
+_NO_PARAMETERS: Json = {"type": "object", "properties": {}, "required": []}
+
+
+def as_json(function: Mapping[str, Any]) -> str:
+    """A call's function as `_FOOT` asks for it."""
+    return json.dumps({name: function[name] for name in ("name", "arguments")}, ensure_ascii=False)
+
+
+def filled(tool: Json) -> Json:
+    function = tool["function"]
+    parameters = {**_NO_PARAMETERS, **(function.get("parameters") or {})}
+    properties = parameters["properties"]
+    parameters["properties"] = {
+        name: {"description": "", **schema} if isinstance(schema, dict) else schema
+        for name, schema in properties.items()
+    }
+    fixed = {"name": function["name"], "description": function.get("description") or ""}
+    return {**tool, "function": {**fixed, **function, **fixed, "parameters": parameters}}
+
+
+def described(tool: Json) -> Json:
+    function = tool["function"]
+    if not function.get("description"):
+        return tool
+    parameters = {"description": function["description"], **(function.get("parameters") or {})}
+    return {**tool, "function": {**function, "parameters": parameters}}
+
+
+def calls_in_text(call: Callable[[Json], str], messages: Sequence[Json]) -> Iterator[Json]:
+    for message in messages:
+        plain = dict(message)
+        calls = [call(entry["function"]) for entry in plain.pop("tool_calls", None) or ()]
+        if calls:
+            plain["content"] = "\n".join(text for text in (plain["content"], *calls) if text)
+        yield plain
+
+
+def results_in_text(messages: Sequence[Json]) -> Iterator[Json]:
+    """Results that follow each other are one message: many templates want the roles in turn."""
+    for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
+        if are_results:
+            yield {"role": "user", "content": "\n\n".join(map(_result, group))}
+        else:
+            yield from group
+
+
+def _result(message: Json) -> str:
+    return f"Result of {message.get('name') or 'the call'}:\n{message['content']}"
+
+
+def tools_text(tools: Sequence[Json], *, asked: bool) -> str:
+    """The tools keep their order, so that the same ones make the same beginning.
+
+    asked: say how to call one, as the template does not.
+    """
+    lines = (json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    return "\n".join([_HEAD, *lines, *[_FOOT][: int(asked)]])

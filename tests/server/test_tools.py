@@ -327,7 +327,7 @@ def test_a_model_without_tools_is_told_of_them_in_text():
         assert prompt_of(client, messages=history).endswith(
             '<|start|>assistant\nI look.\n{"name": "now", "arguments": {}}\n'
             '{"name": "now", "arguments": {}}<|end|>'
-            "<|start|>user\nResult of now:\n7\n\nResult of now:\n8<|end|><|start|>assistant\n"
+            "<|start|>user\nResult of now:\n8\n\nResult of now:\n7<|end|><|start|>assistant\n"
         )
 
 

@@ -260,6 +260,11 @@ class ServerConfig:
         "Refuse fields that are unknown, or that came with an answer, also where they ask for "
         "nothing.",
     )
+    keep_billing_header: bool = flag(
+        False,
+        "Leave Claude Code's line x-anthropic-billing-header, another one with each request, in "
+        "the prompt.",
+    )
     request_timeout: float = flag(
         0.0, "Seconds after which a request is aborted; 0 lets it take as long as it does.", SECONDS
     )

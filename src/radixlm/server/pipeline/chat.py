@@ -16,6 +16,7 @@ from radixlm.parsers import AnswerParser
 from radixlm.parsers.tools import ToolUse
 from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.pipeline.answer_memory import Asked, Span
+from radixlm.server.pipeline.billing_header import LEFT_OUT, without_billing_header
 from radixlm.server.pipeline.cache_control import breakpoints_of
 from radixlm.server.pipeline.chat_conversation import chat_of, use_of
 from radixlm.server.pipeline.conversation import Conversation
@@ -29,7 +30,7 @@ class ChatPrompt(NamedTuple):
     """text: as the template wrote it, with the memory's mark in it; see `plain_text`.
 
     asked: what its answers are remembered by. breakpoints: what of it is to be kept for later.
-    outline: where its messages lie.
+    outline: where its messages lie. changes: what of the messages it leaves out, and why.
     """
 
     text: str
@@ -37,6 +38,7 @@ class ChatPrompt(NamedTuple):
     asked: Asked | None = None
     breakpoints: tuple[Breakpoint, ...] = ()
     outline: Outline | None = None
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,6 +108,7 @@ def task_of(
         prompt_only=[prompt_only],
         asked=prompt.asked,
         outline=prompt.outline,
+        changes=prompt.changes,
         names=names,
     )
     return ChatTask(generation, prompt, partial(style.parser, use, prompt.text))
@@ -120,6 +123,10 @@ def chat_prompt(
     again, and what is to be kept is found (the template runs once more then); else for nobody.
     """
     template = require_template(service.engine.chat_template)
+    changes: tuple[str, ...] = ()
+    if not service.config.keep_billing_header and (left := without_billing_header(chat)) is not chat:
+        chat, changes = left, (LEFT_OUT,)
+        service.notices.once(LEFT_OUT)
     tokenizer, mark = service.engine.tokenizer, service.memory.mark
     render = partial(chat.render, template, service.answer_style, tokenizer, mark)
     text = render()
@@ -137,4 +144,4 @@ def chat_prompt(
     )
     wishes = chat.wishes if whose is not None else ()
     kept = breakpoints_of(tokenizer, key, text, mark, wishes, render)
-    return ChatPrompt(text, key, asked, kept, chat.outline(text, mark))
+    return ChatPrompt(text, key, asked, kept, chat.outline(text, mark), changes)

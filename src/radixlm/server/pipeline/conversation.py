@@ -125,7 +125,8 @@ class Conversation:
             elif place.of in fresh:
                 wishes.append(Wish(place._replace(of=fresh[place.of]), ttl))
         messages = [self.messages[place] for place in places]
-        return replace(self, messages=messages, wishes=wishes)
+        edited = {fresh[place] for place in self.edited if place in fresh}
+        return replace(self, messages=messages, wishes=wishes, edited=edited)
 
 
 class Thread:

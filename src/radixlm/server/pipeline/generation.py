@@ -44,7 +44,7 @@ class Generation:
     requests: request p * n + i is choice i of prompt p.
     prompt_only: for each prompt, whether nothing is to be generated; empty means of no prompt.
     asked: by which the answers are remembered, where they are; of a single prompt.
-    outline: of the chat that is the prompt.
+    outline: of the chat that is the prompt. changes: what of the request was not taken as it came.
     cache_report: whether the answer says why no more was cached.
     rids: the client's names for its requests, each with the engine's ids.
     names: the client's fields, by what the pipeline and the engine call them; see `renamed`.
@@ -56,6 +56,7 @@ class Generation:
     prompt_only: Sequence[bool] = ()
     asked: Asked | None = None
     outline: Outline | None = None
+    changes: Sequence[str] = ()
     cache_report: bool = False
     rids: Mapping[str, Sequence[str]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
@@ -325,4 +326,7 @@ def report_of(
     request = generation.requests[prompt * generation.n]
     shown = service.shows_cached_text(request.tenant, request.namespace)
     found = _find(service, generation, request, miss)
-    return as_report(prompt, miss, found, shows_text=shown)
+    report = as_report(prompt, miss, found, shows_text=shown)
+    if generation.changes:
+        report["changes"] = list(generation.changes)
+    return report

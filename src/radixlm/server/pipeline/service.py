@@ -38,6 +38,7 @@ from radixlm.server.http.tracing import Tracing
 from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.metrics import Counted, Metrics
+from radixlm.server.pipeline.notices import Notices
 from radixlm.server.pipeline.protocol import CacheFields
 from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.served_engine import ServedEngine
@@ -137,7 +138,7 @@ class Service:
         same answer.
     keys: which API keys may do what.
     memory: the tokens of answers that were given.
-    misses: why the last requests computed what they did.
+    misses: why the last requests computed what they did. notices: what is said of requests, once.
     pages: threads that write what is seen of the cache.
     """
 
@@ -183,6 +184,7 @@ class Service:
         )
         self.under_way = UnderWay(self.clock, config.max_queued_requests_per_key)
         self.misses = MissWindow(self.clock)
+        self.notices = Notices()
         self.recorder = recorder
         self._tracing = tracing
         # Each is of up to 50,000 nodes, in memory while it waits.

@@ -176,6 +176,7 @@ class CacheReport(TypedDict):
     on_host, on_disk: of what was evicted, what could have been read, and was computed instead;
     what is in both is named once.
     replica, routed_because: where there are several.
+    changes: what of the request was not taken as it came, a sentence for each.
     """
 
     index: int
@@ -194,6 +195,7 @@ class CacheReport(TypedDict):
     on_disk: NotRequired[Unread]
     replica: NotRequired[str]
     routed_because: NotRequired[str]
+    changes: NotRequired[list[str]]
 
 
 class CacheReported(TypedDict, total=False):

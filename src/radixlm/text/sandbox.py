@@ -84,8 +84,22 @@ class _GenerationBlock(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+def parsed(source: str) -> nodes.Template:
+    """The tree of a template that can be compiled."""
+    return _environment().parse(source)
+
+
 def compiled(source: str) -> jinja2.Template:
-    """In the environment that chat templates are written for.
+    """A template that can be rendered. Raises ModelError when it is not valid."""
+    try:
+        return _environment().from_string(source)
+    except Exception as error:  # Python compiles it, too, and may raise anything
+        reason = str(error) or type(error).__name__
+        raise ModelError(f"the chat template is not valid Jinja: {reason:.500}") from error
+
+
+def _environment() -> jinja2.Environment:
+    """The one that chat templates are written for.
 
     Source: https://huggingface.co/docs/transformers/chat_templating_writing
     """
@@ -96,11 +110,7 @@ def compiled(source: str) -> jinja2.Template:
     )
     environment.filters["tojson"] = _to_json
     del environment.globals["lipsum"]  # as much filler as its arguments ask for, all at once
-    try:
-        return environment.from_string(source)
-    except Exception as error:  # Python compiles it, too, and may raise anything
-        reason = str(error) or type(error).__name__
-        raise ModelError(f"the chat template is not valid Jinja: {reason:.500}") from error
+    return environment
 
 
 def _to_json(

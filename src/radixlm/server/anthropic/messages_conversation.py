@@ -26,13 +26,14 @@ from radixlm.server.pipeline.conversation import (
     Thread,
     text_part,
     unsealed,
-    variables_of,
 )
 from radixlm.text.breakpoints import Place
+from radixlm.text.thinking_switch import ThinkingWish
 
 # The request's fields, by what the pipeline and the engine call them.
 NAMES: Final = {"prompt": "messages", "stop": "stop_sequences"}
 _CALLING = {"auto": Calling.AUTO, "any": Calling.REQUIRED, "none": Calling.NONE}
+_THINKS = {"enabled": True, "disabled": False, "adaptive": None}
 _COMMANDS = ("view", "create", "str_replace", "insert")
 _TEXT: Json = {"type": "string"}
 _LINE: Json = {"type": "integer"}
@@ -61,20 +62,23 @@ def conversation_of(body: bodies.PromptBody, changed: Collection[blocks.At] = ()
         if tool.cache_control is not None
     ]
     wishes += turns.thread.wishes
-    thinking = "adaptive" if body.thinking is None else body.thinking.type
     if body.cache_control is not None and turns.last is not None:
         wishes.append(Wish(turns.last, body.cache_control.seconds))
     return Conversation(
         turns.thread.messages(),
         tools_for_template(_specs(body.tools)),
-        variables_of(
-            None if body.output_config is None else body.output_config.effort,
-            {} if thinking == "adaptive" else {"enable_thinking": thinking == "enabled"},
-            continued=turns.thread.last["role"] == "assistant",
-        ),
+        {"continue_final_message": turns.thread.last["role"] == "assistant"},
         wishes,
         turns.edited,
+        thinking=_thinking(body),
     )
+
+
+def _thinking(body: bodies.PromptBody) -> ThinkingWish:
+    effort = None if body.output_config is None else body.output_config.effort
+    if body.thinking is None:
+        return ThinkingWish(effort=effort)
+    return ThinkingWish(_THINKS[body.thinking.type], effort, body.thinking.budget_tokens)
 
 
 def params_of(body: bodies.MessagesBody, defaults: Mapping[str, float]) -> SamplingParams:

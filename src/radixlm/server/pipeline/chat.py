@@ -25,6 +25,8 @@ from radixlm.server.pipeline.protocol import CacheFields, ChatBody
 from radixlm.server.pipeline.service import Service
 from radixlm.text.chat_template import require_template
 
+_ENDS = {"add_generation_prompt": None, "continue_final_message": False}
+
 
 class ChatPrompt(NamedTuple):
     """text: as the template wrote it, with the memory's mark in it; see `plain_text`.
@@ -124,10 +126,14 @@ def chat_prompt(
     """
     template = require_template(service.engine.chat_template)
     changes: tuple[str, ...] = ()
-    if not service.config.keep_billing_header and (left := without_billing_header(chat)) is not chat:
+    left = chat if service.config.keep_billing_header else without_billing_header(chat)
+    if left is not chat:
         chat, changes = left, (LEFT_OUT,)
         service.notices.once(LEFT_OUT)
     tokenizer, mark = service.engine.tokenizer, service.memory.mark
+    variables = service.thinking_switch.variables(chat.thinking, chat.variables)
+    # In one order: answers are remembered by them.
+    chat = replace(chat, variables={**_ENDS, **variables})
     render = partial(chat.render, template, service.answer_style, tokenizer, mark)
     text = render()
     spans: Sequence[Span] = ()

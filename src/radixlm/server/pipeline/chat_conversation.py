@@ -56,6 +56,7 @@ def conversation_of(
         fields.template_variables(),
         [*in_tools, *thread.wishes, *implicit_wish(options)],
         add_special_tokens=bool(add_special_tokens),
+        thinking=fields.thinking_wish,
     )
 
 

@@ -22,6 +22,7 @@ from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.cache_control import Wish
 from radixlm.text.breakpoints import Place, with_marks
 from radixlm.text.chat_template import ChatTemplate, plain_text
+from radixlm.text.thinking_switch import ThinkingWish
 from radixlm.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -29,8 +30,6 @@ Content = str | list[Json]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 _SEAL = "radixlm1."
-# Templates know three steps.
-_STEPS = {"minimal": "low", "xhigh": "high", "max": "high"}
 # Of a message, in the order in which templates and digests see them.
 _FIELDS = ("role", "name", "reasoning_content", "content", "tool_calls")
 
@@ -57,28 +56,9 @@ def unsealed(token: str) -> str | None:
         return None
 
 
-def effort_variables(effort: Effort | None) -> Mapping[str, Any]:
-    """How hard the model is asked to think. A template that does not know the variable writes the
-    same prompt.
-    """
-    match effort:
-        case None:
-            return {}
-        case "none":
-            return {"enable_thinking": False}
-        case _:
-            return {"reasoning_effort": _STEPS.get(effort, effort)}
-
-
-def variables_of(effort: Effort | None, more: Json, *, continued: bool = False) -> Json:
-    """The template's variables. continued: go on with the last message."""
-    ends = {"add_generation_prompt": None, "continue_final_message": continued}
-    return {**effort_variables(effort), **more, **ends}
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversation:
-    """messages, tools, variables: what the template is given.
+    """messages, tools, variables: what the template is given. thinking: in its own words, too.
 
     wishes: what is to stay cached. edited: the messages that edits of the context changed.
     add_special_tokens: around what the template wrote.
@@ -90,6 +70,7 @@ class Conversation:
     wishes: Sequence[Wish] = ()
     edited: Collection[int] = ()
     add_special_tokens: bool = False
+    thinking: ThinkingWish = ThinkingWish()
 
     def render(
         self,

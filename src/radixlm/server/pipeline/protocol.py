@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -12,7 +12,13 @@ from radixlm.core.errors import wrong
 from radixlm.core.request import Breakpoint, Hint, Namespace
 from radixlm.core.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, NUMBERS, SamplingParams
 from radixlm.server.http.body import Body, ListOf, named
-from radixlm.server.http.fields import MESSAGE_ECHOES, MESSAGE_NO_OPS, REQUEST_NO_OPS, TOKEN_KEY
+from radixlm.server.http.fields import (
+    MESSAGE_ECHOES,
+    MESSAGE_NO_OPS,
+    REQUEST_NO_OPS,
+    TOKEN_KEY,
+    NotYet,
+)
 from radixlm.server.pipeline import answer_fields as answers
 from radixlm.server.pipeline.cache_control import (
     CacheControl,
@@ -20,12 +26,14 @@ from radixlm.server.pipeline.cache_control import (
     PromptCacheOptions,
     Retention,
 )
-from radixlm.server.pipeline.conversation import Effort, effort_variables
+from radixlm.server.pipeline.conversation import Effort
+from radixlm.text.thinking_switch import ThinkingWish
 
 MAX_N = 128
 MAX_CHOICES = 2048
 MAX_SALT_LENGTH = 1_024
 COMPLETION_MAX_TOKENS = 16
+_THINKS = {"enabled": True, "disabled": False}
 # Numbers of SamplingParams that APIs name in their own ways, or do not have.
 _OF_SOME_APIS = ("max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "logprob_start_len")
 
@@ -116,13 +124,52 @@ class CacheFields(Body):
         return Namespace(cache_salt=self.cache_salt or "", extra_key=self.extra_key or "")
 
 
+class ThinkingPart(Body):
+    """As Anthropic has it, and servers of DeepSeek, GLM and Kimi in a chat."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Annotated[int, Field(ge=0)] | None = None
+
+
+class ReasoningPart(Body):
+    """As OpenRouter has it. max_tokens: of the thoughts."""
+
+    not_yet: ClassVar[NotYet] = {"exclude": (False,)}
+
+    effort: Effort | None = None
+    enabled: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+
+
 class TemplateFields(Body):
-    """What a chat template is given besides the messages."""
+    """What a chat template is given besides the messages. Of whether, and how hard, the model is to
+    think, chat_template_kwargs say it by the template's own names.
+    """
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: answers.Tools | None = None
+    reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
+    thinking_budget: Annotated[int, Field(ge=0)] | None = None
+    thinking: ThinkingPart | None = None
+    reasoning: ReasoningPart | None = None
+
+    @property
+    def thinking_wish(self) -> ThinkingWish:
+        """What is said of thinking, by whichever name."""
+        reasoning = self.reasoning or ReasoningPart()
+        kind, budget = None, None
+        if self.thinking is not None:
+            kind, budget = _THINKS.get(self.thinking.type), self.thinking.budget_tokens
+        kinds = (self.enable_thinking, kind, reasoning.enabled)
+        budgets = (self.thinking_budget, budget, reasoning.max_tokens)
+        return ThinkingWish(
+            next((on for on in kinds if on is not None), None),
+            self.reasoning_effort or reasoning.effort,
+            next((tokens for tokens in budgets if tokens is not None), None),
+        )
 
     def template_variables(self) -> dict[str, Any]:
         """Keyword arguments of `ChatTemplate.render`."""
@@ -202,12 +249,7 @@ class ChatBody(GenerationBody, TemplateFields):
     top_logprobs: int | None = None
     tool_choice: answers.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Effort | None = None
     prompt_cache_options: PromptCacheOptions | None = None
-
-    def template_variables(self) -> dict[str, Any]:
-        """As TemplateFields.template_variables: chat_template_kwargs say more than the effort."""
-        return {**effort_variables(self.reasoning_effort), **super().template_variables()}
 
     def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
         """Raise InvalidRequestError that names the field."""

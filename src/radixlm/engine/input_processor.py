@@ -242,9 +242,14 @@ class Limits:
         """Most tokens that prompt and answer may have together."""
         return min(self.context_length, self.capacity)
 
-    def room_after(self, key: Key) -> int:
-        """Most tokens of an answer; 1 where there is no room, so that the prompt is refused."""
-        return max(self.longest - key.size, 1)
+    def fitted(self, key: Key, params: SamplingParams) -> SamplingParams:
+        """The same with max_tokens reduced to what fits after a prompt, where anything does and
+        min_tokens lets it.
+        """
+        room = self._longest_of(params) - key.size
+        if params.max_tokens is None or not max(params.min_tokens, 1) <= room < params.max_tokens:
+            return params
+        return replace(params, max_tokens=room)
 
     def check_prompt(self, key: Key, *, longest: int | None = None) -> None:
         """Raise RequestTooLargeError without room for an answer, InvalidRequestError for an id."""

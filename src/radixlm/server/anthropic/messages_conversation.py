@@ -82,7 +82,7 @@ def _thinking(body: bodies.PromptBody) -> ThinkingWish:
 
 
 def params_of(body: bodies.MessagesBody, defaults: Mapping[str, float]) -> SamplingParams:
-    """The engine's parameters, but for the answer's length. Raises InvalidRequestError.
+    """The engine's parameters. Raises InvalidRequestError.
 
     defaults: of fields that the request leaves open.
     """
@@ -92,7 +92,8 @@ def params_of(body: bodies.MessagesBody, defaults: Mapping[str, float]) -> Sampl
         grammar = Grammar.json_schema(form.json_schema, param="output_config.format")
     given = named({name: getattr(body, name) for name in ("temperature", "top_p", "top_k")})
     stop = tuple(body.stop_sequences or ())
-    return SamplingParams(**{**defaults, **given}, stop=stop, grammar=grammar)
+    limit = max(body.max_tokens, 1)
+    return SamplingParams(**{**defaults, **given}, max_tokens=limit, stop=stop, grammar=grammar)
 
 
 def use_of(body: bodies.PromptBody) -> ToolUse:

@@ -86,7 +86,6 @@ def message_task(
             *(service, prompt, use, params, body, tenant),
             request_id=new_id("msg"),
             names=NAMES,
-            max_tokens=max(body.max_tokens, 1),
             prompt_only=body.prompt_only,
         )
     return task, applied

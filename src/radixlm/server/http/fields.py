@@ -185,7 +185,7 @@ def fit_schema(
         fields["lora_path"] = {"enum": [*names[1:], None], "default": None}
     limits = {_PROMPTS: vocab_size - 1}
     if body["answered"]:
-        limits |= {_STOPS: vocab_size - 1, _LENGTHS: longest - 1}
+        limits |= {_STOPS: vocab_size - 1, **({_LENGTHS: longest - 1} if strict else {})}
     for kinds, most in limits.items():
         for field in kinds & fields.keys():
             for part in _parts(fields[field]):

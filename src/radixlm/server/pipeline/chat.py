@@ -82,13 +82,11 @@ def task_of(
     request_id: str,
     names: Mapping[str, str],
     n: int = 1,
-    max_tokens: int | None = None,
     prompt_only: bool = False,
 ) -> ChatTask:
     """The task of a chat, whichever API it came by. Raises InvalidRequestError.
 
     names: as Generation.names. prompt_only: nothing is to be generated.
-    max_tokens: in place of the parameters' own: as many as there is room for, and these at most.
     """
     style, tokenizer = service.answer_style, service.engine.tokenizer
     thoughts = style.marks(prompt.text)
@@ -100,9 +98,6 @@ def task_of(
         grammar=style.grammar(use, prompt.text, tokenizer, params.grammar),
         shown_special_ids=style.shown(use, tokenizer),
     )
-    if max_tokens is not None:
-        room = service.engine.limits.room_after(prompt.key)
-        params = replace(params, max_tokens=min(max_tokens, room))
     generation = Generation.of(
         *(service, request_id, [prompt.key], [params], body, tenant),
         n=n,

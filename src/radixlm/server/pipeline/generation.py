@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -78,7 +78,9 @@ class Generation:
         """params: one for each prompt. fields: whose cache it may share, and whether it asks for a
         report. breakpoints: of each prompt. more: further fields.
 
-        Raises InvalidRequestError for more than MAX_CHOICES, and for a prompt without tokens.
+        More tokens than fit after a prompt are as many as fit; with --strict-fields the engine
+        refuses them. Raises InvalidRequestError for more than MAX_CHOICES, and for a prompt without
+        tokens.
         """
         if len(keys) * n > MAX_CHOICES:
             raise InvalidRequestError(
@@ -86,6 +88,11 @@ class Generation:
             )
         if any(not key.size for key in keys):
             raise InvalidRequestError("a prompt has no tokens", param="prompt")
+        if not service.config.strict_fields:
+            given, fitted = params, service.engine.limits.fitted
+            params = [fitted(key, own) for key, own in zip(keys, given, strict=True)]
+            asked = {own.max_tokens for own, fit in zip(given, params, strict=True) if own != fit}
+            more["changes"] = (*more.get("changes", ()), *_too_long(asked, more.get("names", {})))
         namespace = service.isolated(service.namespace_of(fields), tenant)
         requests = [
             GenerateRequest(
@@ -124,6 +131,15 @@ class Generation:
     def of_prompt_only(self, choice: int) -> bool:
         """Whether the prompt is all that is wanted of one choice."""
         return bool(self.prompt_only) and self.prompt_only[choice // self.n]
+
+
+def _too_long(asked: Collection[int | None], names: Mapping[str, str]) -> list[str]:
+    """What is said of answers' lengths for which there is no room."""
+    field = names.get("max_tokens", "max_tokens")
+    return [
+        f"{field} {most} is more than fits: the answer ends where the context does"
+        for most in asked
+    ]
 
 
 def _of_choice(params: SamplingParams, place: int) -> SamplingParams:

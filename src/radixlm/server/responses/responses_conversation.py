@@ -86,7 +86,7 @@ def items_of(body: bodies.ResponseBody) -> list[bodies.AnyItem]:
 
 
 def params_of(body: bodies.ResponseBody, defaults: Mapping[str, float]) -> SamplingParams:
-    """The engine's parameters, but for the answer's length. Raises InvalidRequestError.
+    """The engine's parameters. Raises InvalidRequestError.
 
     defaults: of fields that the request leaves open.
     """
@@ -96,7 +96,8 @@ def params_of(body: bodies.ResponseBody, defaults: Mapping[str, float]) -> Sampl
         schema = ANY_OBJECT if form.json_schema is None else form.json_schema
         grammar = Grammar.json_schema(schema, param="text.format")
     logprobs = (body.top_logprobs or 0) if body.includes(bodies.LOGPROBS) else None
-    return body.sampling(defaults, grammar=grammar, logprobs=logprobs)
+    limit = body.max_output_tokens
+    return body.sampling(defaults, max_tokens=limit, grammar=grammar, logprobs=logprobs)
 
 
 def use_of(body: bodies.ResponseBody) -> ToolUse:

@@ -299,7 +299,6 @@ def _task(
             *(service, prompt, use, params, body, tenant),
             request_id=new_id("resp"),
             names=chats.NAMES,
-            max_tokens=body.max_output_tokens or params.max_tokens,
         )
 
 

@@ -95,9 +95,10 @@ def native_task(service: Service, body: GenerateBody, tenant: str, began: float)
             *(service, request_id, keys, params, body, tenant),
             n=n,
             prompt_only=[own.prompt_only for own in each],
+            names=names,
         )
         ids, rids = _names([request.request_id for request in generation.requests], n, body)
-    generation = replace(generation, rids=rids, names=names)
+    generation = replace(generation, rids=rids)
     starts, batched = [own.start for own in each], body.batched or n > 1
     return NativeTask(generation, ids, starts, batched, bool(body.return_text_in_logprobs), began)
 

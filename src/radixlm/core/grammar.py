@@ -21,6 +21,7 @@ JSON_STYLE: Final[Mapping[str, Any]] = {
 }
 # Characters with a meaning in regular expressions.
 _OPERATORS = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
+_PLACE = re.compile("[0-9]{1,9}")
 # The schema of every JSON object.
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 
@@ -130,7 +131,11 @@ def schema_at(reference: Any, root: Any) -> Any:
         return None
     found = root
     for name in reference.split("/")[1:]:
-        if not isinstance(found, Mapping):
+        if isinstance(found, list):
+            place = int(name) if _PLACE.fullmatch(name) else len(found)
+            found = found[place] if place < len(found) else None
+        elif isinstance(found, Mapping):
+            found = found.get(name.replace("~1", "/").replace("~0", "~"))
+        else:
             return None
-        found = found.get(name.replace("~1", "/").replace("~0", "~"))
     return found

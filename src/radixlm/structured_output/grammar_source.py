@@ -19,11 +19,15 @@ from llguidance import LLMatcher, grammar_from
 
 from radixlm.core.grammar import JSON_STYLE, Grammar, GrammarKind
 from radixlm.structured_output.disjoint import Branches
+from radixlm.structured_output.lenient import Lenient
+from radixlm.structured_output.schema_parts import all_parts, each_part
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 _JSON = cast("JsonCompileOptions", dict(JSON_STYLE))
+_LENIENT = cast("JsonCompileOptions", {**JSON_STYLE, "lenient": True})
+_LENIENT_OPTION = '"lenient": true'
 # Its conversion to Lark is Python, and of the square of the number of rules.
 MAX_GBNF_LENGTH = 16_384
 _SCHEMA_IN_LARK = re.compile(r"(%json\s*)(?=\{)")
@@ -46,13 +50,6 @@ _REASONS = {
 MAX_KEYS = 64
 MAX_ITEMS = 256
 MAX_DEPTH = 6
-# Where schemas stand in schemas.
-_ONE = (
-    *("items", "additionalItems", "unevaluatedItems", "contains", "not", "if", "then", "else"),
-    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
-)
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _JOINING = ("allOf", "anyOf", "oneOf", "$ref", "if", "not")
 _SHAPING = (
     *("properties", "patternProperties", "additionalProperties", "required"),
@@ -67,8 +64,16 @@ class GrammarError(ValueError):
     """The grammar cannot be compiled, or no answer can follow it; says why."""
 
 
-def source_of(grammar: Grammar) -> str:
-    """The source. In Python, and slow for odd grammars. Raises GrammarError."""
+def is_lenient(grammar: Grammar) -> bool:
+    """Whether a schema in it need not be followed whole."""
+    return _LENIENT_OPTION in grammar.text
+
+
+def source_of(grammar: Grammar, *, outlines: bool = False) -> str:
+    """The source. In Python, and slow for odd grammars. Raises GrammarError.
+
+    outlines: of schemas that need not be followed whole, no more than that.
+    """
     try:
         match grammar.kind:
             case GrammarKind.REGEX:
@@ -77,7 +82,7 @@ def source_of(grammar: Grammar) -> str:
                 schema = json.dumps(_load(_schema(grammar.text)))
                 return LLMatcher.grammar_from_json_schema(schema, defaults=_JSON)
             case GrammarKind.LARK:
-                return _lark(_with_mended_schemas(grammar.text))
+                return _lark(_with_mended_schemas(grammar.text, outlines=outlines))
     except ValueError as error:
         raise GrammarError(one_line(str(error))) from None
 
@@ -104,7 +109,7 @@ def _lark(text: str) -> str:
     return grammar_from("ebnf", text)
 
 
-def _with_mended_schemas(text: str) -> str:
+def _with_mended_schemas(text: str, *, outlines: bool) -> str:
     """Lark whose schemas (`%json {...}`) are mended, and written as other JSON is."""
     parts = _SCHEMA_IN_LARK.split(text)
     made = parts[:1]
@@ -114,7 +119,7 @@ def _with_mended_schemas(text: str) -> str:
         except (ValueError, RecursionError):
             made += [mark, part]  # for llguidance to say what is wrong
             continue
-        schema = {"x-guidance": _JSON} | _load(part[:end])
+        schema = {"x-guidance": _JSON} | _load(part[:end], outlines=outlines)
         made += [mark, json.dumps(schema), part[end:]]
     return "".join(made)
 
@@ -131,15 +136,30 @@ def one_line(text: str) -> str:
 _LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 
-def _load(text: str) -> dict[str, Any]:
+def _load(text: str, *, outlines: bool = False) -> dict[str, Any]:
     """A schema's text, mended and limited. O(size)."""
     try:
         schema = json.loads(text)
+        options = schema.get("x-guidance", {})
+        if options.get("lenient"):
+            lenient = Lenient(schema, _can_be_followed)
+            schema = lenient.outline() if outlines else lenient.followed()
+            schema["x-guidance"] = options
         return _Mender(schema).whole(schema)
     except GrammarError:
         raise
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise GrammarError(f"it is no JSON schema: {error}") from None
+
+
+def _can_be_followed(schema: Mapping[str, Any]) -> bool:
+    """Whether it compiles, if what llguidance does not know is passed over."""
+    try:
+        mended = json.dumps(_Mender(schema).whole(schema))
+        source = LLMatcher.grammar_from_json_schema(mended, defaults=_LENIENT)
+        return not LLMatcher.validate_grammar(source)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 class _Mender:
@@ -155,9 +175,11 @@ class _Mender:
     """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
-        parts = _parts(root)
+        inside = all_parts(root)
         self._branches = Branches(root)
-        self._limits = not any(map(_joins, parts)) and not any("$id" in part for part in parts[1:])
+        self._limits = not any(map(_joins, inside)) and not any(
+            "$id" in part for part in inside[1:]
+        )
 
     def whole(self, root: Mapping[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = self._made(root, MAX_DEPTH)
@@ -177,7 +199,7 @@ class _Mender:
         if not isinstance(schema, Mapping):
             return schema
         made = {
-            name: _each_part(name, value, lambda part: self._made(part, depth), mended_pattern)
+            name: each_part(name, value, lambda part: self._made(part, depth), mended_pattern)
             for name, value in schema.items()
         }
         _check_integers([made.get("const"), made.get("enum")])
@@ -197,31 +219,6 @@ class _Mender:
                 f"its `oneOf` has branches that one value may match both, {first} and {second}: "
                 "give each a property of its own `const`, or a type of its own, or use `anyOf`"
             )
-
-
-def _each_part(
-    name: str, value: Any, each: Callable[[Any], Any], pattern: Callable[[str], str] = str
-) -> Any:
-    """A keyword's value, with what `each` makes of the schemas in it and `pattern` of patterns."""
-    if name in _LISTS and isinstance(value, list):
-        return [each(part) for part in value]
-    if name in _MAPS and isinstance(value, Mapping):
-        keys = pattern if name == "patternProperties" else str
-        return {keys(key): each(part) for key, part in value.items()}
-    return each(value) if name in _ONE else value
-
-
-def _parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A schema and all within it."""
-    found = [schema]
-
-    def add(part: Any) -> None:
-        if isinstance(part, Mapping):
-            found.extend(_parts(part))
-
-    for name, value in schema.items():
-        _each_part(name, value, add)
-    return found
 
 
 def _joins(schema: Mapping[str, Any]) -> bool:

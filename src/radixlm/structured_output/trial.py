@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from radixlm.core.errors import NoTrialError
 from radixlm.core.grammar import Grammar
 from radixlm.core.processes import import_path
-from radixlm.structured_output.grammar_source import GrammarError, source_of
+from radixlm.structured_output.grammar_source import GrammarError, is_lenient, source_of
 from radixlm.structured_output.matcher import Table, compile_source, try_first_tokens
 
 SECONDS = 3.0
@@ -58,10 +58,20 @@ class Trial:
         self._process: subprocess.Popen[bytes] | None = None
 
     def check(self, grammar: Grammar) -> Tried:
-        """Raises GrammarError, NoTrialError."""
+        """Raises GrammarError, NoTrialError. Schemas that need not be followed whole are so where
+        that can be done in time.
+        """
+        try:
+            return self._tried(grammar)
+        except GrammarError:
+            if not is_lenient(grammar):
+                raise
+            return self._tried(grammar, outlines=True)
+
+    def _tried(self, grammar: Grammar, *, outlines: bool = False) -> Tried:
         process = self._process or self._start()
         try:
-            _send(process.stdin, grammar)
+            _send(process.stdin, (grammar, outlines))
             answer = _receive(process.stdout)
         except (EOFError, OSError):
             self.close()
@@ -133,12 +143,12 @@ def _serve() -> None:
         tokenizer = table.tokenizer()
         _send(sys.stdout.buffer, None)  # ready
         while True:
-            grammar: Grammar = _receive(sys.stdin.buffer)
+            grammar, outlines = _receive(sys.stdin.buffer)
             # Its watchdog needs neither the interpreter nor a signal to end the process.
             faulthandler.dump_traceback_later(seconds, exit=True, file=nowhere)
             answer: str | tuple[str, int]
             try:
-                source = source_of(grammar)
+                source = source_of(grammar, outlines=outlines)
                 before = _resident()
                 matcher = compile_source(source, tokenizer)
                 answer = source, max(_resident() - before, 0)

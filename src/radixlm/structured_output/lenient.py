@@ -1,0 +1,111 @@
+"""What can be followed of a JSON schema that need not be followed whole: that of a tool which is not
+strict. The rest is passed over, so that more answers are allowed than the schema does, never none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from radixlm.core.grammar import schema_at
+from radixlm.structured_output.schema_parts import LISTS, MAPS, ONE, each_part
+
+# What says something of values without a schema in it; of llguidance's own.
+_PLAIN = frozenset(
+    {
+        *("type", "enum", "const", "pattern", "format", "minLength", "maxLength", "multipleOf"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"),
+        *("uniqueItems", "minProperties", "maxProperties", "required", "dependentRequired"),
+    }
+)
+_SCHEMAS = frozenset({*ONE, *LISTS, *MAPS})
+_KEPT = ("type", "const", "required")
+_DEEPEST = 32  # JSON is read to four times that depth
+
+
+class Lenient:
+    """Reads one schema. valid: whether a schema can be followed."""
+
+    def __init__(self, root: Mapping[str, Any], valid: Callable[[Mapping[str, Any]], bool]) -> None:
+        self._root = root
+        self._valid = valid
+        self._known: dict[str, bool] = {}
+
+    def followed(self) -> dict[str, Any]:
+        """All of it that can be followed. Where the parts can not be together, `outline`."""
+        made: dict[str, Any] = self._read(self._root, 0)
+        return made if self._valid(made) else self.outline()
+
+    def outline(self) -> dict[str, Any]:
+        """The names and types of its properties, and of theirs: quickly compiled, whatever else the
+        schema says.
+        """
+        return self._outline(self._root, 2)
+
+    def _outline(self, schema: Any, depth: int) -> dict[str, Any]:
+        if not isinstance(schema, Mapping):
+            return {}
+        made = self._plain({name: schema[name] for name in _KEPT if name in schema})
+        if depth and isinstance(schema.get("properties"), Mapping):
+            named = schema["properties"].items()
+            made["properties"] = {name: self._outline(each, depth - 1) for name, each in named}
+        return made
+
+    def _read(self, schema: Any, depth: int) -> Any:
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+            return {}
+        made = self._plain({name: value for name, value in schema.items() if name in _PLAIN})
+        if self._leads_somewhere(schema.get("$ref")):
+            made["$ref"] = schema["$ref"]
+        for name, value in schema.items():
+            if name in _SCHEMAS and self._holds_schemas(name, value):
+                made[name] = each_part(name, value, lambda part: self._read(part, depth + 1))
+        self._open_patterns(made)
+        if "oneOf" in made:  # branches may overlap
+            branches = made.pop("oneOf")
+            made.setdefault("anyOf", branches)
+        return made
+
+    def _plain(self, said: dict[str, Any]) -> dict[str, Any]:
+        """What a schema says without others: all of it, else each part that can be followed."""
+        if self._can(said):
+            return said
+        kind = (
+            {"type": said["type"]} if "type" in said and self._can({"type": said["type"]}) else {}
+        )
+        made = dict(kind)
+        for name, value in said.items():
+            if name != "type" and self._can({**made, name: value}):
+                made[name] = value
+        return made
+
+    def _can(self, schema: Mapping[str, Any]) -> bool:
+        text = json.dumps(schema)
+        if text not in self._known:
+            self._known[text] = self._valid(schema)
+        return self._known[text]
+
+    def _leads_somewhere(self, reference: Any) -> bool:
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+            return False
+        return isinstance(schema_at(reference, self._root), Mapping | bool)
+
+    def _holds_schemas(self, name: str, value: Any) -> bool:
+        if name in MAPS:
+            return isinstance(value, Mapping)
+        if name in LISTS and isinstance(value, list):
+            return bool(value)
+        return name in ONE and isinstance(value, Mapping | bool)
+
+    def _open_patterns(self, made: dict[str, Any]) -> None:
+        """Leave out patterns of keys that can not be followed; then other keys are allowed, too."""
+        named = made.get("patternProperties", {})
+        followed = {key: part for key, part in named.items() if self._can({"pattern": key})}
+        if len(followed) < len(named):
+            del made["patternProperties"]
+            made |= {"additionalProperties": True}
+            if followed:
+                made["patternProperties"] = followed

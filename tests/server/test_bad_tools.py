@@ -40,7 +40,7 @@ def function(**fields: Any) -> dict[str, Any]:
         ({"tools": [function(strict="yes")]}, "tools[0].function.strict"),
         ({"tools": [function(nonsense=1)]}, "tools[0].function.nonsense"),
         ({"tools": [TOOL, function(), TOOL]}, "tools[2].function.name"),
-        ({"tools": [TOOL] * 129}, "tools"),
+        ({"tools": [TOOL] * 1025}, "tools"),
         ({"tools": [function(parameters=[])]}, "tools[0].function.parameters"),
         ({"tools": [function(parameters="{}")]}, "tools[0].function.parameters"),
         (

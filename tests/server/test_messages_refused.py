@@ -51,7 +51,7 @@ CALLED = {"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}
             {"messages": [USER, {"role": "assistant", "content": [USED, USED]}]},
             "messages[1].content[1].id 'a' stands twice",
         ),
-        ({"tools": [{"name": f"f{n}", "input_schema": {}} for n in range(129)]}, "tools"),
+        ({"tools": [{"name": f"f{n}", "input_schema": {}} for n in range(1025)]}, "tools"),
         (
             {
                 "messages": [

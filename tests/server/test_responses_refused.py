@@ -26,7 +26,7 @@ def namespace(name: str, *names: str) -> dict[str, Any]:
         ({"input": [CALL, CALL]}, "input[1].call_id"),
         ({"input": [CALL, RESULT, RESULT]}, "input[2].call_id"),
         ({"tools": [namespace("a" * 100, "b", "c" * 100)]}, "tools[0].tools[1].name"),
-        ({"tools": [namespace("a", *(f"f{n}" for n in range(129)))]}, "tools"),
+        ({"tools": [namespace("a", *(f"f{n}" for n in range(1025)))]}, "tools"),
         (
             {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}},
             "text.format.name",

@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 
 from radixlm.core.errors import InvalidRequestError
 
-MAX_GRAMMAR_LENGTH = 65_536
+# Room for the schemas of a thousand tools.
+MAX_GRAMMAR_LENGTH = 2 * 2**20
 # How answers in JSON are written, as llguidance's options: as `json.dumps` does it, the text models
 # saw most, no endless white space, and the more of it is forced the less the model is asked.
 JSON_STYLE: Final[Mapping[str, Any]] = {

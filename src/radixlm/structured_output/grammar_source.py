@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import inf, nextafter
 from typing import TYPE_CHECKING, Any, cast
@@ -111,7 +111,7 @@ def _lark(text: str) -> str:
 
 def _with_mended_schemas(text: str, *, outlines: bool) -> str:
     """Lark whose schemas (`%json {...}`) are mended, and written as other JSON is."""
-    parts = _SCHEMA_IN_LARK.split(text)
+    parts, lenient = _SCHEMA_IN_LARK.split(text), Lenient(_can_be_followed)
     made = parts[:1]
     for mark, part in zip(parts[1::2], parts[2::2], strict=True):
         try:
@@ -119,7 +119,7 @@ def _with_mended_schemas(text: str, *, outlines: bool) -> str:
         except (ValueError, RecursionError):
             made += [mark, part]  # for llguidance to say what is wrong
             continue
-        schema = {"x-guidance": _JSON} | _load(part[:end], outlines=outlines)
+        schema = {"x-guidance": _JSON} | _load(part[:end], lenient, outlines=outlines)
         made += [mark, json.dumps(schema), part[end:]]
     return "".join(made)
 
@@ -136,15 +136,20 @@ def one_line(text: str) -> str:
 _LOW, _HIGH = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 
 
-def _load(text: str, *, outlines: bool = False) -> dict[str, Any]:
-    """A schema's text, mended and limited. O(size)."""
+def _load(text: str, lenient: Lenient | None = None, *, outlines: bool = False) -> dict[str, Any]:
+    """A schema's text, mended and limited. O(size).
+
+    lenient: reads those that need not be followed whole. outlines: only so far; limits would make
+    hundreds of them too large.
+    """
     try:
         schema = json.loads(text)
         options = schema.get("x-guidance", {})
-        if options.get("lenient"):
-            lenient = Lenient(schema, _can_be_followed)
-            schema = lenient.outline() if outlines else lenient.followed()
-            schema["x-guidance"] = options
+        if lenient is not None and options.get("lenient"):
+            read = lenient.outline if outlines else lenient.followed
+            schema = {**read(schema), "x-guidance": options}
+            if outlines:
+                return schema
         return _Mender(schema).whole(schema)
     except GrammarError:
         raise

@@ -1,5 +1,5 @@
-"""What can be followed of a JSON schema that need not be followed whole: that of a tool which is not
-strict. The rest is passed over, so that more answers are allowed than the schema does, never none.
+"""What can be followed of a JSON schema that need not be followed whole, as that of a tool which is
+not strict. The rest is passed over: more answers are allowed than the schema does, never none.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ _DEEPEST = 32  # JSON is read to four times that depth
 
 
 class Lenient:
-    """Reads one schema. valid: whether a schema can be followed."""
+    """Reads the schemas of one grammar. valid: whether a schema can be followed."""
 
-    def __init__(self, root: Mapping[str, Any], valid: Callable[[Mapping[str, Any]], bool]) -> None:
-        self._root = root
+    def __init__(self, valid: Callable[[Mapping[str, Any]], bool]) -> None:
         self._valid = valid
         self._known: dict[str, bool] = {}
 
-    def followed(self) -> dict[str, Any]:
+    def followed(self, root: Mapping[str, Any]) -> dict[str, Any]:
         """All of it that can be followed. Where the parts can not be together, `outline`."""
-        made: dict[str, Any] = self._read(self._root, 0)
-        return made if self._valid(made) else self.outline()
+        if self._valid(root):
+            return {**root}
+        made: dict[str, Any] = self._read(root, root, 0)
+        return made if self._valid(made) else self.outline(root)
 
-    def outline(self) -> dict[str, Any]:
+    def outline(self, root: Mapping[str, Any]) -> dict[str, Any]:
         """The names and types of its properties, and of theirs: quickly compiled, whatever else the
         schema says.
         """
-        return self._outline(self._root, 2)
+        return self._outline(root, 2)
 
     def _outline(self, schema: Any, depth: int) -> dict[str, Any]:
         if not isinstance(schema, Mapping):
@@ -50,19 +51,20 @@ class Lenient:
         if depth and isinstance(schema.get("properties"), Mapping):
             named = schema["properties"].items()
             made["properties"] = {name: self._outline(each, depth - 1) for name, each in named}
+            made["additionalProperties"] = not {*made.get("required", ())} <= {*made["properties"]}
         return made
 
-    def _read(self, schema: Any, depth: int) -> Any:
+    def _read(self, schema: Any, root: Mapping[str, Any], depth: int) -> Any:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping) or depth > _DEEPEST:
             return {}
         made = self._plain({name: value for name, value in schema.items() if name in _PLAIN})
-        if self._leads_somewhere(schema.get("$ref")):
+        if _leads_somewhere(schema.get("$ref"), root):
             made["$ref"] = schema["$ref"]
         for name, value in schema.items():
-            if name in _SCHEMAS and self._holds_schemas(name, value):
-                made[name] = each_part(name, value, lambda part: self._read(part, depth + 1))
+            if name in _SCHEMAS and _holds_schemas(name, value):
+                made[name] = each_part(name, value, lambda part: self._read(part, root, depth + 1))
         self._open_patterns(made)
         if "oneOf" in made:  # branches may overlap
             branches = made.pop("oneOf")
@@ -88,18 +90,6 @@ class Lenient:
             self._known[text] = self._valid(schema)
         return self._known[text]
 
-    def _leads_somewhere(self, reference: Any) -> bool:
-        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            return False
-        return isinstance(schema_at(reference, self._root), Mapping | bool)
-
-    def _holds_schemas(self, name: str, value: Any) -> bool:
-        if name in MAPS:
-            return isinstance(value, Mapping)
-        if name in LISTS and isinstance(value, list):
-            return bool(value)
-        return name in ONE and isinstance(value, Mapping | bool)
-
     def _open_patterns(self, made: dict[str, Any]) -> None:
         """Leave out patterns of keys that can not be followed; then other keys are allowed, too."""
         named = made.get("patternProperties", {})
@@ -109,3 +99,17 @@ class Lenient:
             made |= {"additionalProperties": True}
             if followed:
                 made["patternProperties"] = followed
+
+
+def _leads_somewhere(reference: Any, root: Mapping[str, Any]) -> bool:
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return False
+    return isinstance(schema_at(reference, root), Mapping | bool)
+
+
+def _holds_schemas(name: str, value: Any) -> bool:
+    if name in MAPS:
+        return isinstance(value, Mapping)
+    if name in LISTS and isinstance(value, list):
+        return bool(value)
+    return name in ONE and isinstance(value, Mapping | bool)

@@ -81,7 +81,7 @@ def accepts(schema: Any, value: Any, *, outlines: bool = False) -> bool:
         ({"type": "string", "required": True}, "a", 5),
         ({"type": "string", "enum": "a"}, "b", 5),
         ({"type": "string", "minLength": "3"}, "b", 5),
-        ({"type": "integer", "minimum": 5, "maximum": 3}, 6, "a"),
+        ({"type": "integer", "minimum": 5, "maximum": 3}, None, 4),
         ("string", "a", None),
         (None, 5, None),
         ([A], 5, None),
@@ -129,3 +129,26 @@ def test_the_compiler_takes_it():
     with pytest.raises(InvalidRequestError, match="look-around"):
         compiler.compile(grammar({"pattern": LOOK_AHEAD}, lenient=False))
     compiler.close()
+
+
+def test_hundreds_of_tools_are_followed_in_outline():
+    """Their open objects would be more symbols than llguidance counts."""
+    tools = [json.dumps({"const": place}) for place in range(300)]
+    open_parts = {"a": {"type": "object"}, "b": {}, "c": {"type": "array"}}
+    options = {**JSON_STYLE, "lenient": True}
+    lines = [f"start: {' | '.join(f'tool_{place}' for place in range(len(tools)))}"]
+    for place, name in enumerate(tools):
+        named = {
+            "name": json.loads(name),
+            "arguments": {"type": "object", "properties": open_parts},
+        }
+        schema = {"type": "object", "properties": named, "required": ["name", "arguments"]}
+        lines.append(f"tool_{place}: %json {json.dumps({**schema, 'x-guidance': options})}")
+    many = Grammar.lark("\n".join(lines))
+    with pytest.raises(GrammarError):
+        compile_source(source_of(many), TOKENIZER)
+    matcher = compile_source(source_of(many, outlines=True), TOKENIZER)
+    text = json.dumps({"name": 299, "arguments": {"a": {"any": [1]}, "b": None}})
+    ids = byte_tokenizer().encode(text).tolist()
+    assert matcher.try_consume_tokens(ids) == len(ids)
+    assert matcher.is_accepting()

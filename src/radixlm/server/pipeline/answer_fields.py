@@ -16,7 +16,8 @@ from radixlm.server.http.body import Body, ListOf
 from radixlm.server.http.fields import CALL_ECHOES, NotYet
 from radixlm.server.pipeline.cache_control import CacheControl
 
-MAX_TOOLS = 128
+# Templates write them all, and a grammar that must have a call knows each.
+MAX_TOOLS = 1_024
 MAX_NAME = 128
 # What OpenAI takes a tool without parameters to mean.
 _NO_PARAMETERS: Mapping[str, Any] = {

@@ -137,7 +137,6 @@ def test_numbers_in_prompts_and_lists(fake):
 def test_long_names_and_values_are_not_repeated_at_length(fake):
     long = "x" * 1_000_000
     for body in (
-        {long: 1},
         {"temperature": long},
         {"prompt": "a", "stop": [long]},
         {"model": long},

@@ -51,7 +51,6 @@ HELLO = [{"role": "user", "content": "hello"}]
         ({"min_tokens": 17}, "min_tokens"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
-        ({"stream_options": {"what": 1}}, "stream_options.what"),
         ({"prompt": None}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": ""}, "prompt"),
@@ -65,7 +64,6 @@ HELLO = [{"role": "user", "content": "hello"}]
         ({"prompt": ["a"] * 20, "n": 128}, "n"),
         ({"suffix": "end"}, "suffix"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"nonsense": 1}, "nonsense"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -126,7 +124,7 @@ def test_wrong_fields_are_named(fake, fields, param, stream):
         ({"response_format": {"type": "json_object"}, "regex": "a"}, "response_format"),
         ({"regex": "("}, "regex"),
         ({"regex": ""}, "regex"),
-        ({"regex": "a" * 65_537}, "regex"),
+        ({"regex": "a" * (2 * 2**20 + 1)}, "regex"),
         ({"regex": 5}, "regex"),
         ({"ebnf": "start: missing"}, "ebnf"),
         ({"ebnf": 'start: "a"', "regex": "a"}, "ebnf"),

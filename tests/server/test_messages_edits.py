@@ -188,7 +188,6 @@ def test_a_prompt_that_fits_after_its_edits_is_answered():
         (clear(trigger={"type": "words", "value": 1}), "context_management.edits[0].trigger"),
         (clear(keep={"type": "tool_uses", "value": -1}), "context_management.edits[0].keep.value"),
         ({"type": THOUGHTS, "keep": "some"}, "context_management.edits[0].keep"),
-        (clear(more=1), "context_management.edits[0].more"),
     ],
 )
 def test_what_is_wrong_with_an_edit_is_named(fake, edit, path):

@@ -98,7 +98,7 @@ def test_replicas_serve_as_one_server(two: Deployed):
     named = (f'replica_cached_tokens{{replica="{home}"}}', 'router_decisions_total{replica="')
     assert until(lambda: all(name in metrics(two) for name in named), 30) is not None
 
-    too_long = two.complete("x", max_tokens=100_000)
+    too_long = two.complete("x " * 100_000)
     assert too_long.status_code == 400
     assert too_long.json()["error"]["code"] == "context_length_exceeded"
     explained = two.client.post("/cache/explain", json={"prompt": STORY}).json()["reports"][0]

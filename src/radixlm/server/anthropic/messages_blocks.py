@@ -39,6 +39,8 @@ class Block(Body):
 
 
 class TextBlock(Block):
+    # Those of an answer that another server gave.
+    echoes = frozenset({"citations"})
     not_yet: ClassVar[NotYet] = {"citations": ([],)}
 
     type: Literal["text"]
@@ -104,6 +106,18 @@ class SearchResultBlock(Block):
         return "\n".join((self.title, self.source, *(part.text for part in self.content)))
 
 
+class ToolReferenceBlock(Block):
+    """A tool that a search found. All tools are there at once, so its name is all it says."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+
+    @property
+    def text(self) -> str:
+        """As the model reads it."""
+        return self.tool_name
+
+
 class RedactedThinkingBlock(Body):
     """Thoughts that only the server which had them can read: there are none of ours."""
 
@@ -111,8 +125,9 @@ class RedactedThinkingBlock(Body):
     data: str
 
 
-TextualBlock = Annotated[
-    TextBlock | DocumentBlock | SearchResultBlock, ByType("Blocks are supported here")
+ResultBlock = Annotated[
+    TextBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock,
+    ByType("Blocks are supported here"),
 ]
 
 
@@ -130,7 +145,7 @@ class ToolResultBlock(Block):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | ListOf[TextualBlock] | None = None
+    content: str | ListOf[ResultBlock] | None = None
     is_error: bool | None = None
 
 

@@ -26,8 +26,7 @@ class _Tool(Body):
     # How its input is streamed makes no difference: it comes as it is made. Nor does it when the
     # tool is loaded: there is no search that it could come from later, so it is there at once.
     no_ops = frozenset({"eager_input_streaming", "defer_loading"})
-    not_yet: ClassVar[NotYet] = {"allowed_callers": (["direct"],)}
-
+    allowed_callers: ListOf[str] | None = None
     input_examples: ListOf[Json] | None = None
     strict: bool | None = None
     cache_control: CacheControl | None = None
@@ -108,11 +107,12 @@ class MessageMetadata(Body):
 class PromptBody(Body):
     """What makes the prompt."""
 
+    # Who asks, what is to be said of the cache (`cache_report` does), and how fast: as fast as it
+    # goes.
+    no_ops = frozenset({"diagnostics", "speed", "user_profile_id", "workspace_id"})
     not_yet: ClassVar[NotYet] = {
-        **dict.fromkeys(("container", "diagnostics", "inference_geo", "thread"), ()),
-        **dict.fromkeys(("user_profile_id", "workspace_id"), ()),
+        **dict.fromkeys(("container", "inference_geo", "thread"), ()),
         "mcp_servers": ([],),
-        "speed": ("standard",),
     }
 
     model: str | None = None
@@ -133,6 +133,11 @@ class PromptBody(Body):
     def check(self) -> None:
         """Raise InvalidRequestError for fields that do not go together."""
         choice, thinking = self.tool_choice, self.thinking
+        for place, tool in enumerate(self.tools or ()):
+            if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
+                raise wrong(
+                    f"tools[{place}].allowed_callers", "must hold 'direct': there are no others"
+                )
         if choice is not None and (choice.type == "tool") != (choice.name is not None):
             raise wrong("tool_choice.name", "goes with tool_choice.type 'tool'")
         given = thinking is not None and thinking.budget_tokens is not None
@@ -184,7 +189,9 @@ class MessagesBody(PromptBody, CacheFields):
     top_p: float | None = None
     top_k: int | None = None
     metadata: MessageMetadata | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
+    service_tier: str | None = None
+    # As it was called before output_config.
+    output_format: OutputFormat | None = None
 
     @property
     def prompt_only(self) -> bool:

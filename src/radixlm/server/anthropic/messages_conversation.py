@@ -87,9 +87,10 @@ def params_of(body: bodies.MessagesBody, defaults: Mapping[str, float]) -> Sampl
     defaults: of fields that the request leaves open.
     """
     form = None if body.output_config is None else body.output_config.format
-    grammar = None
+    param = "output_format" if form is None else "output_config.format"
+    form, grammar = form or body.output_format, None
     if form is not None:
-        grammar = Grammar.json_schema(form.json_schema, param="output_config.format")
+        grammar = Grammar.json_schema(form.json_schema, param=param)
     given = named({name: getattr(body, name) for name in ("temperature", "top_p", "top_k")})
     stop = tuple(body.stop_sequences or ())
     limit = max(body.max_tokens, 1)

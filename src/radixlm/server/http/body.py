@@ -20,13 +20,21 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    PrivateAttr,
     ValidationError,
 )
 from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import tagged_union_schema
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.server.http.fields import INSTEAD, NOT_YET, NotYet, asks_for_nothing, describe_body
+from radixlm.server.http.fields import (
+    ELSEWHERE,
+    INSTEAD,
+    NOT_YET,
+    NotYet,
+    asks_for_nothing,
+    describe_body,
+)
 
 T = TypeVar("T")
 
@@ -68,6 +76,12 @@ class Body(BaseModel):
     echoes: ClassVar[frozenset[str]] = frozenset()
     not_yet: ClassVar[NotYet] = NOT_YET
     answered: ClassVar[bool] = True
+    _passed_over: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """The fields, as paths, that nobody knows and that ask for something."""
+        return self._passed_over
 
     def check(self) -> None:
         """Raise InvalidRequestError for fields that do not go together, though each is right."""
@@ -146,8 +160,10 @@ def in_callers_words(names: Mapping[str, str]) -> Iterator[None]:
         raise renamed(error, names) from None
 
 
-# A name that is no longer than this, and this like a field's, may be mistyped.
-_LONGEST_FIELD, _NEAR = 64, 0.7
+# A name that is no longer than this, and this like a field's, may be mistyped, and is for sure.
+_LONGEST_FIELD, _NEAR, _NEARER = 64, 0.7, 0.85
+_PLACES = re.compile(r"\[[0-9]+\]")
+_MOST_NAMED = 16
 
 M = TypeVar("M", bound=Body)
 
@@ -155,9 +171,9 @@ M = TypeVar("M", bound=Body)
 def parse_body(model: type[M], body: bytes, *, strict: bool) -> M:
     """Make a `model` from JSON. Raises InvalidRequestError that names the first wrong field.
 
-    Fields that are unknown, or known and not supported yet, are errors too where they ask for
-    something (see `fields`): nothing that a client asks for is left out in silence. So is a name
-    that an object holds twice: one of the two values would be lost.
+    Fields that are mistyped, or known and not supported yet, are errors too where they ask for
+    something, with --strict-fields all that are unknown (see `fields`). So is a name that an object
+    holds twice: one of the two values would be lost.
     """
     return checked(model, parse_json(body), strict=strict)
 
@@ -167,7 +183,8 @@ def checked(model: type[M], value: Mapping[str, Any], *, strict: bool = True) ->
     with not_too_deep():  # wherever it is noticed: in validation, in the message
         try:
             parsed = model.model_validate(value)
-            settle_extras(parsed, "", strict=strict)
+            found = settle_extras(parsed, "", strict=strict)
+            parsed._passed_over = tuple(itertools.islice(dict.fromkeys(found), _MOST_NAMED))
             parsed.check()
         except ValidationError as error:
             raise _explain(error.errors(include_url=False)) from None
@@ -228,24 +245,33 @@ def _maker() -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
     return make
 
 
-def settle_extras(model: Body, path: str, *, strict: bool) -> None:
-    """Refuse or forget what a model, or a model inside it, was given beyond its fields.
+def settle_extras(model: Body, path: str, *, strict: bool) -> list[str]:
+    """Refuse or forget what a model, or a model inside it, was given beyond its fields; returns the
+    paths of what nobody knows.
 
     What is in `no_ops` stays as it came. Raises InvalidRequestError.
     """
+    unknown: list[str] = []
     extras = model.model_extra or {}
     for name in [each for each in extras if each not in model.no_ops]:
         echoed = name in model.echoes and not strict
         if not echoed and not asks_for_nothing(name, extras[name], model.not_yet, strict=strict):
-            raise _refusal(path + name, name, type(model))
+            if strict or name in model.not_yet or name in ELSEWHERE or _is_mistyped(name, model):
+                raise _refusal(path + name, name, type(model))
+            unknown.append(_PLACES.sub("[]", path[:_LONGEST_FIELD] + name[:_LONGEST_FIELD]))
         del extras[name]
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, Body):
-            settle_extras(value, f"{path}{name}.", strict=strict)
+            unknown += settle_extras(value, f"{path}{name}.", strict=strict)
         elif isinstance(value, list) and value and isinstance(value[0], Body):
             for place, item in enumerate(value):
-                settle_extras(item, f"{path}{name}[{place}].", strict=strict)
+                unknown += settle_extras(item, f"{path}{name}[{place}].", strict=strict)
+    return unknown
+
+
+def _is_mistyped(name: str, model: Body) -> bool:
+    return _nearest(name, type(model), _NEARER) is not None
 
 
 def _refusal(path: str, name: str, model: type[Body]) -> InvalidRequestError:
@@ -259,12 +285,12 @@ def _refusal(path: str, name: str, model: type[Body]) -> InvalidRequestError:
     return InvalidRequestError(f"{path[:200]} {wrong}; {advice}", param=path[:200])
 
 
-def _nearest(name: str, model: type[Body]) -> str | None:
+def _nearest(name: str, model: type[Body], cutoff: float = _NEAR) -> str | None:
     """The field that a mistyped one may stand for."""
     if len(name) > _LONGEST_FIELD:
         return None
     fields = [field.alias or known for known, field in model.model_fields.items()]
-    near = difflib.get_close_matches(name.lower(), fields, n=1, cutoff=_NEAR)
+    near = difflib.get_close_matches(name.lower(), fields, n=1, cutoff=cutoff)
     return near[0] if near else None
 
 

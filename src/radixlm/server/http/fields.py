@@ -1,9 +1,10 @@
 """Fields of the published APIs that this server does not act on: the one place where they stand.
 
-And the rule for all that a request model does not have: what asks for nothing is taken, and so is
-what came with an answer; all else is refused by its name. So nothing that a client asks for is left
-out in silence. With --strict-fields only what a table holds may ask for nothing, and what came with
-an answer may not come back.
+And the rule for all that a request model does not have. What a table knows to ask for what can not
+be done is refused by its name, and so is what is mistyped; what nobody here knows is passed over,
+which the log and `cache_report` say: clients send what their newest servers read. With
+--strict-fields it is refused, only what a table holds may ask for nothing, and what came with an
+answer may not come back.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from radixlm.core.grammar import MAX_GRAMMAR_LENGTH
 # Taken with any value, because there is nothing to do for them here: who asks (`user`,
 # `safety_identifier`, `metadata`), which of many servers may have the prompt cached
 # (`prompt_cache_key`: it divides nothing, as `cache_salt` does), which of vLLM's libraries is to
-# follow a grammar (there is one here).
+# follow a grammar (there is one here), what the answer may be like (`prediction`: it would come
+# sooner, and no other).
 REQUEST_NO_OPS = frozenset(
     {
         "metadata",
+        "prediction",
         "prompt_cache_key",
         "safety_identifier",
         "user",
@@ -68,7 +71,7 @@ NOT_YET: NotYet = {
     **_with("separate_reasoning stream_reasoning include_reasoning", True),
     **_with("cache_prompt spaces_between_special_tokens detokenize", True),
     **_with("use_beam_search no_stop_trim include_stop_str_in_output background", False),
-    **_with("return_hidden_states return_routed_experts include_obfuscation", False),
+    **_with("return_hidden_states return_routed_experts return_entropy include_obfuscation", False),
     **_with("refusal suffix", ""),
     **_with("custom_params vllm_xargs session_params", {}),
     **_with("stream_interval best_of", 1),
@@ -80,13 +83,29 @@ NOT_YET: NotYet = {
     **_with("prompt_cache_options", {}, {"mode": "implicit"}),
     **_with("stop_regex", [], ""),
     **_with("chat_template_content_format", "auto"),
-    **_with("tool_call_id moderation audio prediction web_search_options prompt_cache_breakpoint"),
+    **_with("tool_call_id moderation audio web_search_options prompt_cache_breakpoint"),
     **_with("guided_whitespace_pattern image_url input_audio file structural_tag"),
     **_with("custom_logit_processor prompt_logprobs allowed_token_ids truncate_prompt_tokens"),
     **_with("thinking_token_budget token_ids_logprob input_embeds image_data audio_data"),
     **_with("video_data chat_template"),
 }
-# Of these, what OpenAI once called what has another name here.
+# What would make another answer, by names of other APIs and servers: left out it would be missed.
+# Where a body has such a field it is that.
+ELSEWHERE = frozenset(
+    {
+        *sampling.RANGES,
+        *("messages", "prompt", "input", "input_ids", "instructions", "system", "sampling_params"),
+        *("max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict"),
+        *("num_predict", "stop", "stop_sequences", "n", "options", "logit_bias"),
+        *("repeat_penalty", "typical_p", "top_a", "tfs_z", "mirostat", "dry_multiplier"),
+        *("xtc_probability",),
+        *("response_format", "output_format", "format", "grammar", "json_schema", "regex", "ebnf"),
+        *("tools", "functions", "tool_choice", "function_call", "tool_config"),
+        *("reasoning_effort", "effort", "think", "enable_thinking", "chat_template_kwargs"),
+        *("continue_final_message", "prefix", "partial", "echo", "extra_body"),
+    }
+)
+# What OpenAI once called what has another name here.
 INSTEAD: Mapping[str, str] = {
     "functions": "tools",
     "function_call": "tool_choice, or tool_calls in a message,",
@@ -156,7 +175,7 @@ _LIMITS: Mapping[tuple[str, str], Schema] = {
 
 def describe_body(schema: Schema, model: type[BaseModel]) -> None:
     """Complete `schema`, which pydantic made of a model that `parse_body` reads."""
-    schema["additionalProperties"] = {"enum": neutral_values((), strict=False)}
+    schema["additionalProperties"] = True
     schema["patternProperties"] = _ignored(model, strict=False)
     strict = {"additionalProperties": False, "patternProperties": _ignored(model, strict=True)}
     schema[_BODY] = {"strict": strict, "answered": getattr(model, "answered", True)}
@@ -222,6 +241,7 @@ def _ignored(model: type[BaseModel], *, strict: bool) -> Schema:
     not_yet: NotYet = getattr(model, "not_yet", NOT_YET)
     if not strict:
         no_ops |= getattr(model, "echoes", frozenset())
+        not_yet = {**dict.fromkeys(ELSEWHERE - no_ops, ()), **not_yet}
     names: dict[str, list[str]] = defaultdict(list)
     for name in sorted(not_yet.keys() - model.model_fields.keys()):
         names[json.dumps(neutral_values(not_yet[name], strict=strict))].append(name)

@@ -88,6 +88,10 @@ class Generation:
             )
         if any(not key.size for key in keys):
             raise InvalidRequestError("a prompt has no tokens", param="prompt")
+        for path in fields.passed_over:
+            text = f"{path!a:.200} is not a field that is known here; it is passed over"
+            service.notices.once(text)
+            more["changes"] = (*more.get("changes", ()), text)
         if not service.config.strict_fields:
             given, fitted = params, service.engine.limits.fitted
             params = [fitted(key, own) for key, own in zip(keys, given, strict=True)]

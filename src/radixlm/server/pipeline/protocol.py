@@ -50,6 +50,9 @@ def _few(biases: object) -> object:
 class StreamOptions(Body):
     """continuous_usage_stats: the usage so far in every chunk, as vLLM does it."""
 
+    # What would hide how long an event is.
+    no_ops = frozenset({"include_obfuscation"})
+
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
@@ -201,7 +204,7 @@ class GenerationBody(SamplingFields, answers.ResponseFormatField, CacheFields):
     add_special_tokens: bool | None = None
     return_token_ids: bool | None = None
     return_cached_tokens_details: bool | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: str | None = None
     prompt_cache_retention: Retention | None = None
 
     @property

@@ -184,7 +184,9 @@ class Reasoning(Body):
 
 
 class ResponseStreamOptions(Body):
-    include_obfuscation: Literal[False] | None = None
+    """include_obfuscation: what would hide how long an event is; there is none."""
+
+    include_obfuscation: bool | None = None
 
 
 Metadata = dict[
@@ -237,7 +239,7 @@ class ResponseBody(TokenFields, CacheFields):
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None

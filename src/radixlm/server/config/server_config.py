@@ -258,7 +258,7 @@ class ServerConfig:
     strict_fields: bool = flag(
         False,
         "Refuse fields that are unknown, or that came with an answer, also where they ask for "
-        "nothing.",
+        "nothing; and answers longer than fits.",
     )
     keep_billing_header: bool = flag(
         False,

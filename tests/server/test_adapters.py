@@ -149,7 +149,6 @@ def test_what_is_not_loaded_is_refused_with_the_names(client, folder):
         ({"lora_name": "a b"}, "lora_name", "has no spaces"),
         ({"lora_name": ""}, "lora_name", "lora_name"),
         ({"lora_name": "known"}, "lora_name", "'known' is loaded already"),
-        ({"lora_name": "fr", "weights": [1]}, "weights", "weights"),
     ],
 )
 def test_what_can_not_be_loaded(client, folder, body, param, said):

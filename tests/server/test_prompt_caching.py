@@ -114,7 +114,6 @@ class TestChat:
         [
             ({"prompt_cache_options": {"ttl": "5m"}}, "prompt_cache_options.ttl"),
             ({"prompt_cache_options": {"mode": "off"}}, "prompt_cache_options.mode"),
-            ({"prompt_cache_options": {"size": 1}}, "prompt_cache_options.size"),
             ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
             ({"prompt_cache_options": "24h"}, "prompt_cache_options"),
             ({"prompt_cache_retention": "1y"}, "prompt_cache_retention"),
@@ -206,7 +205,6 @@ class TestMessages:
         [
             ({"cache_control": {"type": "persistent"}}, "cache_control.type"),
             ({"cache_control": {"type": "ephemeral", "ttl": "2h"}}, "cache_control.ttl"),
-            ({"cache_control": {"type": "ephemeral", "x": 1}}, "cache_control.x"),
             ({"system": [text("", **marked())]}, "empty text blocks"),
             ({"system": [text("s", **marked())] * 5}, "5 places, at most 4"),
             ({"system": [text("s", **marked())] * 4, **marked()}, "5 places, at most 4"),

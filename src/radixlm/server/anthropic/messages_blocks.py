@@ -49,6 +49,7 @@ class TextBlock(Block):
 
 # Answers cite nothing.
 _UNCITED: NotYet = {"citations": ({"enabled": False},)}
+_UNMARKED: NotYet = {"cache_control": ()}
 
 
 class PlainSourceBlock(Body):
@@ -121,6 +122,8 @@ class ToolReferenceBlock(Block):
 class RedactedThinkingBlock(Body):
     """Thoughts that only the server which had them can read: there are none of ours."""
 
+    not_yet = _UNMARKED
+
     type: Literal["redacted_thinking"]
     data: str
 
@@ -151,6 +154,8 @@ class ToolResultBlock(Block):
 
 class ThinkingBlock(Body):
     """Thoughts are no place for a mark: templates leave out those of earlier turns."""
+
+    not_yet = _UNMARKED
 
     type: Literal["thinking"]
     thinking: str

@@ -14,9 +14,10 @@ from radixlm.parsers import harmony
 from tests.server_support import CHATML, NAME, Client, events, fake_engine, idle_and_whole, until
 
 THOUGHT, ANSWER = "is it Rome? No: Paris", "It is Paris, not Rome."
-TAGGED = CHATML + "{# </think> #}"  # the model opens its thoughts
-OPENED = CHATML.replace("assistant\n", "assistant\n<think>\n") + "{# </think> #}"
-HARMONY = CHATML.replace("assistant\n", "assistant") + "{# <|channel|> <|message|> #}"
+_OFF = "{% if add_generation_prompt and enable_thinking is false %}<think></think>{% endif %}"
+TAGGED = CHATML + _OFF  # the model opens its thoughts
+OPENED = CHATML.replace("assistant\n", "assistant\n<think>\n")
+HARMONY = "Valid channels: analysis, final.\n" + CHATML.replace("assistant\n", "assistant")
 CHANNELS = (  # these engines end at <|end|>
     f"<|channel|>analysis<|message|>{THOUGHT}<|call|>"
     f"<|start|>assistant<|channel|>final<|message|>{ANSWER}"

@@ -45,6 +45,7 @@ _SWITCHES: Final[Sequence[Mapping[str, Any]]] = (
 )
 # A marker of which only the beginning stands there.
 _OPENED = re.compile(r"[<\[][^<>\[\]\s]*\Z")
+_LONGEST_MARKER = 100
 _KNOWN = tuple(
     dict.fromkeys(
         form for form in thoughts.THOUGHTS.values() if form and form is not thoughts.ALWAYS
@@ -122,13 +123,17 @@ def thoughts_in(template: ChatTemplate) -> Thoughts | None:
     """How a template's models write thoughts; None where it shows none."""
     texts = list(_with_thoughts(template))
     said = "\n".join(texts)
-    marked = [
-        form for form in _KNOWN if form.begin and form.end.strip() in said and not form.always
-    ]
+    opened = tuple(text.rstrip()[-_LONGEST_MARKER:] for text in texts)
+    marked = [form for form in _KNOWN if form.begin and _shows(form, said, opened)]
     if marked:
         return max(marked, key=lambda form: (_weight(form, said), len(form.end)))
     taken = [form for form in _KNOWN if _takes_apart(template, form)]
     return taken[0] if taken else None
+
+
+def _shows(form: Thoughts, said: str, ends: Sequence[str]) -> bool:
+    """Whether a template wrote a form's end, or prompts that the form's begin ends."""
+    return form.end.strip() in said or any(end.endswith(form.begin.strip()) for end in ends)
 
 
 def _weight(form: Thoughts, said: str) -> int:

@@ -260,11 +260,20 @@ def read(style: AnswerStyle, prompt: str, pieces: Sequence[str], *, cut: bool = 
     return Read(tuple(calls), answer.text, answer.reasoning)
 
 
+def _without_null(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_null(inner) for key, inner in value.items() if inner is not None}
+
+
 def as_json(arguments: str) -> str:
-    """The arguments in one spelling, which tells types apart."""
+    """The arguments in one spelling, which tells types apart, without those that are null: some
+    templates leave them out.
+    """
     try:
-        return json.dumps(json.loads(arguments), sort_keys=True, ensure_ascii=False)
-    except ValueError:
+        given = _without_null(json.loads(arguments))
+        return json.dumps(given, sort_keys=True, ensure_ascii=False)
+    except (ValueError, AttributeError):
         return arguments
 
 

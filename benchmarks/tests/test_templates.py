@@ -106,7 +106,8 @@ def outcome_of(kind: str, source: str) -> tuple[str, str]:
 def test_what_a_conversation_loses_is_named() -> None:
     assert outcome_of("two calls", SOURCE) == ("ok", "")
     without = SOURCE.replace(' or message.role == "tool"', "")
-    assert outcome_of("two calls", without) == ("lost", "result-one result-two")
+    assert outcome_of("two calls", without) == ("ok", "")  # they are text then
+    assert outcome_of("several turns", "x") == ("lost", "asks-one says-one asks-two")
     backwards = SOURCE.replace("for message in messages", "for message in messages | reverse")
     assert outcome_of("several turns", backwards)[0] == "out of order"
     refusing = "{{ raise_exception('no') }}"

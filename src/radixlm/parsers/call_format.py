@@ -7,12 +7,15 @@ written back into a prompt, and how the family is found (`found`).
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+CDATA, CDATA_END = "<![CDATA[", "]]>"
+_MARKUP = re.compile(r"[<>&\"'\n]")
 _ALPHABET = string.ascii_letters + string.digits
 
 
@@ -83,6 +86,7 @@ class FieldCall:
         says what is a text.
     quote: what stands around a text in place of JSON's quotes; keys of objects have none then.
     nested: objects and arrays are written as tags, too; entries of an array as `item`.
+    cdata: texts with markup or line breaks stand between CDATA and CDATA_END.
     """
 
     before: str = ""
@@ -96,6 +100,7 @@ class FieldCall:
     closes: str = ""
     quote: str = ""
     nested: bool = False
+    cdata: bool = False
 
     def write(self, call: Written, place: int) -> str:  # noqa: ARG002
         fields = (self._field(key, value) for key, value in call.arguments.items())
@@ -119,6 +124,8 @@ class FieldCall:
         if self.nested and isinstance(value, dict | list):
             entries = value.items() if isinstance(value, dict) else (("item", v) for v in value)
             return "".join(self._field(key, entry) for key, entry in entries)
+        if self.cdata and isinstance(value, str) and _MARKUP.search(value):
+            return CDATA + value + CDATA_END
         return value if isinstance(value, str) else _json(value)
 
     def _quoted(self, value: Any) -> str:

@@ -97,6 +97,7 @@ MINICPM = CallFormat(
         key_after='">',
         value_end="</param>",
         closes="</function>",
+        cdata=True,
     ),
     begin='<function name="',
     again="\n",
@@ -232,8 +233,8 @@ COHERE = CallFormat(
 )
 COHERE_PLUS = CallFormat(
     call=JsonCall(name="tool_name", arguments="parameters"),
-    begin="Action: ```json",
-    opens="\n[\n    ",
+    begin="Action:",
+    opens="\n```json\n[\n    ",
     join=",\n    ",
     closes="\n]",
     end="```",
@@ -307,14 +308,3 @@ GIGACHAT = CallFormat(
     also=(CallFormat(begin="<|function_call|>"),),
 )
 GIGACHAT31 = CallFormat(begin="<|function_call|>")
-MCP = CallFormat(
-    call=NamedCall(
-        before="<server_name>generic-extras</server_name>\n<tool_name>",
-        after="</tool_name>\n<arguments>\n",
-        closes="\n</arguments>\n",
-    ),
-    begin="<use_mcp_tool>",
-    opens="\n",
-    join="",
-    end="</use_mcp_tool>",
-)

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from radixlm.parsers.call_format import FieldCall
+from radixlm.parsers.call_format import CDATA, CDATA_END, FieldCall
 from radixlm.parsers.one_call import LONGEST_NAME, Around, Call
 from radixlm.parsers.run import Steps, begun, pieces_of
 from radixlm.parsers.tools import ANY_TYPE, fits, types_of
@@ -29,6 +29,7 @@ class _FieldReader:
         self._around, self._cursor, self._shape = around, around.cursor, shape
         self._given: frozenset[str] = frozenset()  # the names of the call's arguments so far
         self._last = ""
+        self._open = self._end_tag = ""  # the argument that is read, and what closes it
 
     def read(self, call: Call) -> Steps[bool]:
         self._given = frozenset()
@@ -164,6 +165,12 @@ class TagCallReader(_FieldReader):
             return False
         if shape.pad:
             yield from cursor.skip(shape.pad)
+        self._open, self._end_tag = key, shape.end(key).strip()
+        if shape.cdata:
+            if (yield from cursor.skip_loosely(CDATA)):
+                self._end_tag = CDATA_END
+            elif cursor.ended and CDATA.startswith(cursor.text[cursor.at :].lstrip()):
+                return False  # cut off there
         if types == _TEXT:
             return (yield from self._text(call, key))
         return (yield from self._value(call, key, types))
@@ -197,7 +204,7 @@ class TagCallReader(_FieldReader):
                 text, sent = cursor.text[sent:upto], upto
                 call.more(json.dumps(text, ensure_ascii=False)[1:-1], upto)
 
-        end = yield from self._up_to_end(call, key, certain)
+        end = yield from self._up_to_end(call, certain)
         if end is None:
             return False
         certain(end)
@@ -207,7 +214,7 @@ class TagCallReader(_FieldReader):
     def _value(self, call: Call, key: str, types: frozenset[str]) -> Steps[bool]:
         """Read a value that may be other than a text."""
         start = self._cursor.at
-        end = yield from self._up_to_end(call, key, lambda _: None)
+        end = yield from self._up_to_end(call, lambda _: None)
         if end is None:
             return False
         written = self._cursor.text[start:end]
@@ -223,11 +230,11 @@ class TagCallReader(_FieldReader):
             return None  # not even as a text
         return value_of(written, types)
 
-    def _up_to_end(self, call: Call, key: str, certain: Callable[[int], None]) -> Steps[int | None]:
+    def _up_to_end(self, call: Call, certain: Callable[[int], None]) -> Steps[int | None]:
         """Where the value ends that begins here; the cursor has passed its closing tag then. None
         where the answer ends before. certain: is given places up to which all is of the value.
         """
-        cursor, end_tag = self._cursor, self._shape.end(key).strip()
+        cursor, end_tag = self._cursor, self._end_tag
         tags = self._tags(end_tag)
         at = cursor.at
         while True:
@@ -256,7 +263,7 @@ class TagCallReader(_FieldReader):
 
     def _tags(self, end_tag: str) -> tuple[str, ...]:
         """What may end a value."""
-        if not self._around.offered.mends:
+        if not self._around.offered.mends or end_tag == CDATA_END:
             return tuple(filter(None, (end_tag,)))
         own = (end_tag, self._shape.key_before, self._shape.closes)
         return (*filter(None, own), *self._around.ends)
@@ -264,7 +271,7 @@ class TagCallReader(_FieldReader):
     def _ends_value(self, call: Call, place: int, tag: str, end_tag: str) -> Steps[bool]:
         """Whether a tag ends the value, and does not belong to it."""
         cursor, shape, around = self._cursor, self._shape, self._around
-        if not around.offered.mends:
+        if not around.offered.mends or tag == CDATA_END:
             return True
         if tag == shape.key_before and tag != end_tag:
             return (yield from self._opens(call, place + len(tag)))

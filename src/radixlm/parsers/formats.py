@@ -64,7 +64,6 @@ FORMATS: Final[Mapping[str, CallFormat]] = {
     "firefunction": families.FIREFUNCTION,
     "gigachat3": families.GIGACHAT,
     "gigachat31": families.GIGACHAT31,
-    "mcp": families.MCP,
     "gpt-oss": HARMONY,
     "openai": HARMONY,
     "json": families.JSON,

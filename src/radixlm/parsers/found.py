@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any, Final, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
@@ -63,15 +62,16 @@ class Found(NamedTuple):
 def calls_in(template: ChatTemplate) -> Found:
     """The format of calls of a template's models. Takes some milliseconds."""
     formats = list(dict.fromkeys(FORMATS.values()))
-    for prompt, written in _written_calls(template):
+    itself = not template.fit(described=True, tools=True).calls_in_text
+    for prompt, written in _written_calls(template) if itself else ():
         fitting = [(_fit(form, prompt, written), form) for form in formats]
-        best = max(fitting, key=lambda entry: entry[0] or (0, -len(written)))
+        best = max(fitting, key=lambda entry: entry[0] or (-len(written), 0))
         if best[0] is not None:
             return Found(best[1], "a call that it wrote")
-    plain, with_tools = _rendered(template, [_QUESTION]), _rendered(template, [_QUESTION], [_TOOL])
+    with_tools = _rendered(template, [_QUESTION], [_TOOL])
     for form in formats:
         if any(sign in with_tools for sign in form.signs):
-            described = _NAME in with_tools and with_tools != plain
+            described = not template.fit(described=True, tools=True).tools_in_text
             return Found(replace(form, described=described), "what it says of tools")
     return Found(JSON, "our own description")
 
@@ -80,11 +80,9 @@ def _written_calls(template: ChatTemplate) -> Iterator[tuple[str, str]]:
     """Prompts, and what the template writes after them for a turn with a call, in the ways that it
     takes one.
     """
-    for content, as_text, answered in product(("", None), (False, True), (False, True)):
-        arguments = json.dumps(_CALL.arguments) if as_text else _CALL.arguments
-        function = {"name": _NAME, "arguments": arguments}
-        call = {"id": "call00001", "type": "function", "function": function}
-        said = {"role": "assistant", "content": content, "tool_calls": [call]}
+    call = {"id": "call00001", "type": "function", "function": _CALL._asdict()}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    for answered in (False, True):
         turns = [_QUESTION, said, *([_RESULT] if answered else ())]
         after = _rendered(template, turns, [_TOOL], add_generation_prompt=False)
         before = _rendered(template, [_QUESTION], [_TOOL])
@@ -109,7 +107,7 @@ def _fit(form: CallFormat, prompt: str, written: str) -> tuple[int, int] | None:
         return None
     own = form.write([_CALL])
     verbatim = len(own) * (own in prompt[len(prompt) - len(form.begin) :] + written)
-    return verbatim, -len(said.text)
+    return -len(said.text), verbatim
 
 
 def _object(text: str) -> Any:
@@ -143,10 +141,8 @@ def _weight(form: Thoughts, said: str) -> int:
 
 def _with_thoughts(template: ChatTemplate) -> Iterator[str]:
     """What the template writes where thoughts may stand."""
-    function = {"name": _NAME, "arguments": dict(_CALL.arguments)}
-    call = {"id": "call00001", "type": "function", "function": function}
+    call = {"id": "call00001", "type": "function", "function": _CALL._asdict()}
     said = {"role": "assistant", "content": _ANSWER, "reasoning_content": _THOUGHT}
-    said |= {"thinking": _THOUGHT, "reasoning": _THOUGHT}
     calling = {**said, "content": "", "tool_calls": [call]}
     for switch in _SWITCHES:
         yield _rendered(template, [_QUESTION], **switch)
@@ -170,7 +166,7 @@ def _rendered(
 ) -> str:
     """The prompt; "" where the template refuses."""
     try:
-        return template.render(messages, tools=list(tools) or None, **more)
+        return template.render_chat(messages, list(tools), described=True, **more)
     except InvalidRequestError:
         return ""
 

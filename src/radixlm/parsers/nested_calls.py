@@ -20,6 +20,7 @@ from radixlm.parsers.tools import choices, types_of
 
 _TEXT = frozenset({"string"})
 _ITEM = "item"
+_EMPTY: Mapping[frozenset[str], Any] = {frozenset({"array"}): [], frozenset({"object"}): {}}
 
 
 class NestedCallReader(TagCallReader):
@@ -30,13 +31,13 @@ class NestedCallReader(TagCallReader):
         self._space = shape.key_before.removesuffix("<")
         self._tags_within = NestedTags(shape)
 
-    def _up_to_end(self, call: Call, key: str, certain: Callable[[int], None]) -> Steps[int | None]:  # noqa: ARG002
-        cursor, start, end_tag = self._cursor, self._cursor.at, self._shape.end(key)
+    def _up_to_end(self, call: Call, certain: Callable[[int], None]) -> Steps[int | None]:  # noqa: ARG002
+        cursor, start, end_tag = self._cursor, self._cursor.at, self._end_tag
         first = yield from cursor.after_spaces(start)
         if (yield from cursor.comes((self._space,), first)) and not (
             yield from cursor.comes((end_tag,), first)
         ):
-            while (end := self._tags_within.end_of(cursor.text, key, start)) < 0:
+            while (end := self._tags_within.end_of(cursor.text, self._open, start)) < 0:
                 if cursor.ended:
                     return None
                 yield from cursor.wait()
@@ -73,6 +74,8 @@ class NestedTags:
         """The value. schema: what it follows, in `root`. Text that is no such tags is a text."""
         entries = list(self._entries(written.strip()))
         types = types_of(schema, root)
+        if not entries and not written.strip() and types in _EMPTY:
+            return _EMPTY[types]
         if types == _TEXT or not entries:
             return written if types == _TEXT else json.loads(value_of(written, types))
         inner = choices(schema, root).schemas

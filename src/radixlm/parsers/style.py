@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import ThoughtMarks
 from radixlm.parsers import AnswerParser, PlainParser
-from radixlm.parsers.call_format import CallFormat
+from radixlm.parsers.call_format import CallFormat, Written
 from radixlm.parsers.families import JSON
 from radixlm.parsers.formats import AUTO, FORMATS
 from radixlm.parsers.found import calls_in, thoughts_in
@@ -19,7 +22,10 @@ from radixlm.parsers.thoughts import THOUGHTS, Thoughts
 from radixlm.parsers.tools import ToolUse
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
+from radixlm.text.tool_text import AS_JSON, CallText
 
+_ASKS = """To call functions, write nothing but calls, in this form; you are given the results then:
+"""
 # Some templates join them to texts, and refuse without.
 _NO_TOKENS = {"bos_token": "", "eos_token": "", "unk_token": "", "pad_token": ""}
 
@@ -39,14 +45,29 @@ class AnswerStyle:
 
         Renders some small conversations. Raises ModelError when the template is not valid.
         """
-        compiled = ChatTemplate(template, _NO_TOKENS)
-        calls = calls_in(compiled).calls
+        return cls.found(ChatTemplate(template, _NO_TOKENS), tool_call_parser, reasoning_parser)
+
+    @classmethod
+    def found(
+        cls, template: ChatTemplate, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO
+    ) -> AnswerStyle:
+        """As `of`, of a template that is there."""
+        calls = calls_in(template).calls
         named = FORMATS.get(tool_call_parser, calls)
         if replace(calls, also=()) not in (replace(form, also=()) for form in named.also):
             calls = named  # else it is the same family's newer way
         if reasoning_parser != AUTO:
             return cls(calls, THOUGHTS[reasoning_parser])
-        return cls(calls, None if calls.channels else thoughts_in(compiled))
+        return cls(calls, None if calls.channels else thoughts_in(template))
+
+    @property
+    def call_text(self) -> CallText:
+        """How calls are written where the model's template does not."""
+        form = self.calls
+        if not form.described:
+            return AS_JSON
+        example = form.write([Written("NAME", {"PARAMETER": "VALUE"})])
+        return CallText(partial(_written, form), _ASKS + example)
 
     def parser(self, use: ToolUse, prompt: str) -> AnswerParser:
         """For one answer to `prompt`, as the template wrote it."""
@@ -113,3 +134,7 @@ class AnswerStyle:
         literals += self.calls.literals() if calls else ()
         literals += () if self.thinking is None else self.thinking.literals
         return tokenizer.special_in("\0".join(literals))
+
+
+def _written(form: CallFormat, functions: Sequence[Mapping[str, Any]]) -> str:
+    return form.write([Written(each["name"], each["arguments"]) for each in functions])

@@ -19,7 +19,7 @@ from radixlm.text.fitting import WORDS, Fit, Fitted, fitted, one_text, spelled, 
 from radixlm.text.probing import find_fit
 from radixlm.text.sandbox import Budget, Given, Settable, compiled
 from radixlm.text.tokenizer import Tokenizer, special_texts
-from radixlm.text.tool_text import as_json
+from radixlm.text.tool_text import AS_JSON, CallText
 
 _logger = logging.getLogger("radixlm.text")
 
@@ -117,6 +117,7 @@ class ChatTemplate:
         /,
         *,
         described: bool,
+        calls: CallText = AS_JSON,
         quoted: Callable[[Any], Any] = _as_it_is,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
@@ -124,13 +125,14 @@ class ChatTemplate:
     ) -> str:
         """As `render`, with whatever the template refuses or leaves out fitted to it: see `Fit`.
 
-        described: the template writes tools, calls and results; else they are text.
+        described: the template writes tools, calls and results; else they are text. calls: how
+        they are written where they are text.
         quoted: makes plain text of a message or tool, but of an answer that is to be continued.
         """
         _only_one_end(add_generation_prompt and continue_final_message)
         render = partial(
             self._render_fitted,
-            *(messages, tools, kwargs, quoted),
+            *(messages, tools, kwargs, calls, quoted),
             opens=add_generation_prompt is not False,
             continues=continue_final_message,
         )
@@ -148,6 +150,7 @@ class ChatTemplate:
         messages: Sequence[Message],
         tools: Sequence[Message],
         variables: Mapping[str, Any],
+        calls: CallText,
         quoted: Callable[[Any], Any],
         fit: Fit,
         *,
@@ -157,15 +160,14 @@ class ChatTemplate:
         continues = continues and not (
             messages and messages[-1].get("tool_calls")
         )  # those are whole
-        chat = fitted(messages, tools, fit, as_json)
-        known = None if chat.tools is None else [quoted(tool) for tool in chat.tools]
+        # Before calls are written as text: their markers are meant.
+        ends = len(messages) - bool(continues and messages and messages[-1]["role"] == "assistant")
+        safe = [*map(quoted, messages[:ends]), *messages[ends:]]
+        chat = fitted(safe, [quoted(tool) for tool in tools], fit, calls)
 
         def write(said: Sequence[Message], opens: bool) -> str:
             made = [spelled(message, fit) for message in said]
-            last = continues and not opens and len(said) == len(chat.messages)
-            ends = len(made) - (last and made[-1]["role"] == "assistant")
-            made = [*map(quoted, made[:ends]), *made[ends:]]
-            return self._write({**variables, **_tools(known, fit)}, made, opens)
+            return self._write({**variables, **_tools(chat.tools, fit)}, made, opens)
 
         text = continued(write, chat.messages) if continues else write(chat.messages, opens)
         self._tell(chat.changes)

@@ -25,7 +25,14 @@ from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.text.tool_text import calls_in_text, described, filled, results_in_text, tools_text
+from radixlm.text.tool_text import (
+    CallText,
+    calls_in_text,
+    described,
+    filled,
+    results_in_text,
+    tools_text,
+)
 
 Json = dict[str, Any]
 Message = Mapping[str, Any]
@@ -46,6 +53,7 @@ class Fit:
     described_in_schema: it writes the parameters of tools, but not what they are for.
     tools_as_functions: it has the tools as JSON text in `functions`.
     tools_listed: without any tools, it gets an empty list in place of None.
+    content_none: it takes calls only beside a content that is None.
     ids: those that it takes; "short" has nine letters or digits, "named" the function's name.
     thoughts_as: the field that it reads reasoning from, or THINKING_PART, or INLINE.
     """
@@ -69,6 +77,7 @@ class Fit:
     text_before_calls: bool = False
     ids: Literal["", "short", "named"] = ""
     arguments_as_json: bool = False
+    content_none: bool = False
     thoughts_as: str = "reasoning_content"
 
 
@@ -104,11 +113,11 @@ WORDS: Mapping[str, str] = {
 
 
 def fitted(
-    messages: Sequence[Message], tools: Sequence[Message], fit: Fit, call: Callable[[Message], str]
+    messages: Sequence[Message], tools: Sequence[Message], fit: Fit, calls: CallText
 ) -> Fitted:
     """The conversation for a template that wants `fit`. O(length of the messages).
 
-    call: writes a call's function as text. Raises InvalidRequestError for parts that are no text.
+    calls: how they are written as text. Raises InvalidRequestError for parts that are no text.
     """
     said = [_plain(message) for message in messages]
     given = [*map(dict, tools)]
@@ -119,9 +128,9 @@ def fitted(
             changes += [name] * (given != before)
     steps: Mapping[str, _Step] = {
         "results_by_call": _results_by_call,
-        "calls_in_text": partial(calls_in_text, call),
+        "calls_in_text": partial(calls_in_text, calls),
         "results_in_text": results_in_text,
-        "tools_in_text": partial(_tools_in_text, given, fit.calls_in_text),
+        "tools_in_text": partial(_tools_in_text, given, calls.asks),
         "systems_joined": _systems_joined,
         "system_folded": _system_folded,
         "late_system_folded": _late_system_folded,
@@ -209,11 +218,11 @@ def _one_call_a_message(messages: Sequence[Json]) -> Iterator[Json]:
         yield from results
 
 
-def _tools_in_text(tools: Sequence[Json], asked: bool, messages: Sequence[Json]) -> list[Json]:
+def _tools_in_text(tools: Sequence[Json], asks: str, messages: Sequence[Json]) -> list[Json]:
     if not tools:
         return [*messages]
     system, others = _split(messages)
-    content = _joined(system, tools_text(tools, asked=asked))
+    content = _joined(system, tools_text(tools, asks))
     return [{"role": "system", "content": content}, *others]
 
 
@@ -327,6 +336,8 @@ def spelled(message: Message, fit: Fit) -> Json:
         made["tool_calls"] = [
             {**call, "function": _with_json(call["function"])} for call in made["tool_calls"]
         ]
+    if made.get("tool_calls") and fit.content_none and not made["content"]:
+        made["content"] = None
     thoughts = made.get("reasoning_content")
     match fit.thoughts_as:
         case _ if not thoughts:

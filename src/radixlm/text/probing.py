@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.text.fitting import INLINE, NO_TEXT, THINKING_PART, Fit, Fitted, fitted
-from radixlm.text.tool_text import as_json
+from radixlm.text.tool_text import AS_JSON
 
 Json = dict[str, Any]
 # Writes a conversation, with or without the opening of an answer.
@@ -139,6 +139,8 @@ _PROBES = (
         [[_ASKS, _CALLS, _RESULT], [_ASKS, _CALLS, _RESULT, _SAYS, _ENDS]],
         [
             {"arguments_as_json": True},
+            {"content_none": True},
+            {"content_none": True, "arguments_as_json": True},
             {"ids": "named"},
             {"ids": "short"},
             {"results_in_text": True},
@@ -225,7 +227,7 @@ def _lost(render: Render, fit: Fit, probe: _Probe) -> int:
     start = ""
     for messages in probe.conversations:
         try:
-            text = render(fitted(messages, probe.tools, fit, as_json), fit, True)
+            text = render(fitted(messages, probe.tools, fit, AS_JSON), fit, True)
         except InvalidRequestError:
             lost += _REFUSED
             continue
@@ -268,7 +270,7 @@ def _described(tools: Sequence[Json]) -> Iterator[str]:
 def _shows_thoughts(render: Render, fit: Fit) -> bool:
     """Whether those in front of a call are there when its result comes."""
     try:
-        text = render(fitted([_ASKS, _THINKS, _RESULT], (), fit, as_json), fit, True)
+        text = render(fitted([_ASKS, _THINKS, _RESULT], (), fit, AS_JSON), fit, True)
     except InvalidRequestError:
         return False
     return "qv0h" in text and not any(leak in text for leak in _LEAKS)
@@ -280,7 +282,7 @@ def _knows_tags(render: Render, fit: Fit) -> bool:
     thinks = _said("qv0t", thoughts="qv0h")
     try:
         messages = [_ASKS, thinks, _GOES_ON, _SAYS, _ENDS]
-        text = render(fitted(messages, (), inline, as_json), inline, True)
+        text = render(fitted(messages, (), inline, AS_JSON), inline, True)
     except InvalidRequestError:
         return False
     return "qv0t" in text and "qv0h" not in text
@@ -290,8 +292,8 @@ def _ends_results(render: Render, fit: Fit, tools: Sequence[Json]) -> bool:
     """Whether results are closed alike when a user goes on as when they are the last."""
     results = [_ASKS, _CALLS, _RESULT]
     try:
-        first = render(fitted(results, tools, fit, as_json), fit, False)
-        return render(fitted([*results, _GOES_ON], tools, fit, as_json), fit, True).startswith(
+        first = render(fitted(results, tools, fit, AS_JSON), fit, False)
+        return render(fitted([*results, _GOES_ON], tools, fit, AS_JSON), fit, True).startswith(
             first
         )
     except InvalidRequestError:
@@ -300,7 +302,7 @@ def _ends_results(render: Render, fit: Fit, tools: Sequence[Json]) -> bool:
 
 def _shows_ids(render: Render, fit: Fit, tools: Sequence[Json]) -> bool:
     """Whether results say which call they are of."""
-    chat = fitted([_ASKS, _BOTH, _RESULT, _OTHER_RESULT], tools, fit, as_json)
+    chat = fitted([_ASKS, _BOTH, _RESULT, _OTHER_RESULT], tools, fit, AS_JSON)
     try:
         text = render(chat, fit, True)
     except InvalidRequestError:

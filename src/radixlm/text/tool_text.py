@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 Json = dict[str, Any]
 
@@ -20,9 +20,21 @@ To call several, write one such object a line. You are given the results then.""
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "required": []}
 
 
-def as_json(function: Mapping[str, Any]) -> str:
-    """A call's function as `_FOOT` asks for it."""
-    return json.dumps({name: function[name] for name in ("name", "arguments")}, ensure_ascii=False)
+class CallText(NamedTuple):
+    """How calls are written as text. write: the functions that one answer calls. asks: what tells
+    the model to write them so.
+    """
+
+    write: Callable[[Sequence[Json]], str]
+    asks: str
+
+
+def _as_json(functions: Sequence[Mapping[str, Any]]) -> str:
+    plain = ({name: function[name] for name in ("name", "arguments")} for function in functions)
+    return "\n".join(json.dumps(function, ensure_ascii=False) for function in plain)
+
+
+AS_JSON = CallText(_as_json, _FOOT)
 
 
 def filled(tool: Json) -> Json:
@@ -45,12 +57,13 @@ def described(tool: Json) -> Json:
     return {**tool, "function": {**function, "parameters": parameters}}
 
 
-def calls_in_text(call: Callable[[Json], str], messages: Sequence[Json]) -> Iterator[Json]:
+def calls_in_text(calls: CallText, messages: Sequence[Json]) -> Iterator[Json]:
     for message in messages:
         plain = dict(message)
-        calls = [call(entry["function"]) for entry in plain.pop("tool_calls", None) or ()]
-        if calls:
-            plain["content"] = "\n".join(text for text in (plain["content"], *calls) if text)
+        functions = [entry["function"] for entry in plain.pop("tool_calls", None) or ()]
+        if functions:
+            texts = (plain["content"], calls.write(functions))
+            plain["content"] = "\n".join(filter(None, texts))
         yield plain
 
 
@@ -67,10 +80,7 @@ def _result(message: Json) -> str:
     return f"Result of {message.get('name') or 'the call'}:\n{message['content']}"
 
 
-def tools_text(tools: Sequence[Json], *, asked: bool) -> str:
-    """The tools keep their order, so that the same ones make the same beginning.
-
-    asked: say how to call one, as the template does not.
-    """
+def tools_text(tools: Sequence[Json], asks: str) -> str:
+    """The tools keep their order, so that the same ones make the same beginning."""
     lines = (json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    return "\n".join([_HEAD, *lines, *[_FOOT][: int(asked)]])
+    return "\n".join([_HEAD, *lines, asks])

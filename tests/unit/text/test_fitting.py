@@ -10,7 +10,7 @@ import pytest
 from radixlm.core.errors import InvalidRequestError
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.fitting import Fit, fitted, spelled
-from radixlm.text.tool_text import as_json
+from radixlm.text.tool_text import AS_JSON
 from tests.conversations import BOTH, call, parts, result, said, system, user
 from tests.picky_templates import FIRST, FOLDED
 
@@ -22,12 +22,12 @@ GAVE, ALSO = result("a", "f", "one"), result("b", "g", "two")
 
 def fit_of(messages: list[Json], tools: tuple[Json, ...] = (), **wanted: Any) -> list[Json]:
     fit = Fit(**wanted)
-    return [spelled(each, fit) for each in fitted(messages, tools, fit, as_json).messages]
+    return [spelled(each, fit) for each in fitted(messages, tools, fit, AS_JSON).messages]
 
 
 def test_by_default_nothing_is_done() -> None:
     messages = [system("a"), system("b"), user("c"), said("", None, ONE, TWO), ALSO, GAVE]
-    made = fitted(messages, BOTH, Fit(), as_json)
+    made = fitted(messages, BOTH, Fit(), AS_JSON)
     assert made == (messages, [*BOTH], ())
 
 
@@ -99,7 +99,7 @@ def test_by_default_nothing_is_done() -> None:
 def test_a_change(name: str, given: list[Json], made: list[Json]) -> None:
     assert fit_of(given, **{name: True}) == made
     fit = Fit(**{name: True})
-    assert fitted(given, (), fit, as_json).changes == ((name,) if made != given else ())
+    assert fitted(given, (), fit, AS_JSON).changes == ((name,) if made != given else ())
 
 
 def test_texts_before_calls_leave_the_turn_to_the_answer() -> None:
@@ -136,20 +136,18 @@ def test_fields_are_spelled_as_the_template_reads_them() -> None:
 
 def test_tools_in_text_stand_behind_the_system_s_words() -> None:
     fit = Fit(tools_in_text=True, calls_in_text=True)
-    made = fitted([system("Be kind."), user("a")], BOTH, fit, as_json)
+    made = fitted([system("Be kind."), user("a")], BOTH, fit, AS_JSON)
     assert made.tools is None
     assert made.messages[0]["content"].startswith("Be kind.\n\nYou may call functions.")
     assert "answer with nothing but a JSON object" in made.messages[0]["content"]
-    native = fitted([user("a")], BOTH, Fit(tools_in_text=True), as_json)
-    assert "JSON object:" not in native.messages[0]["content"]  # calls are the template's own
 
 
 def test_tools_get_what_they_lack() -> None:
     bare = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {}}}}}
-    [tool] = fitted([], [bare], Fit(tools_filled=True), as_json).tools or []
+    [tool] = fitted([], [bare], Fit(tools_filled=True), AS_JSON).tools or []
     schema = {"type": "object", "properties": {"x": {"description": ""}}, "required": []}
     assert tool["function"] == {"name": "f", "description": "", "parameters": schema}
-    [tool] = fitted([], BOTH[:1], Fit(described_in_schema=True), as_json).tools or []
+    [tool] = fitted([], BOTH[:1], Fit(described_in_schema=True), AS_JSON).tools or []
     assert tool["function"]["parameters"]["description"] == "tells lemon"
 
 

@@ -88,6 +88,7 @@ class Conversation:
         return template.render_chat(
             *(marked, tools),
             described=style.calls.described,
+            calls=style.call_text,
             quoted=partial(plain_text, tokenizer, mark),
             **self.variables,
         )

@@ -42,6 +42,7 @@ from radixlm.server.pipeline.notices import Notices
 from radixlm.server.pipeline.protocol import CacheFields
 from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.served_engine import ServedEngine
+from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.thinking_switch import ThinkingSwitch
 
 # The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
@@ -179,10 +180,8 @@ class Service:
         self.keys = Keyring(config.api_key, config.admin_api_key, open_paths=open_paths)
         self.memory = AnswerMemory(engine.tokenizer, info.kv_tokens)
         template = engine.chat_template
-        self.answer_style = AnswerStyle.of(
-            "" if template is None else template.tool_source,
-            config.tool_call_parser,
-            config.reasoning_parser,
+        self.answer_style = AnswerStyle.found(
+            template or ChatTemplate(""), config.tool_call_parser, config.reasoning_parser
         )
         self.thinking_switch = ThinkingSwitch.of(template)
         self.under_way = UnderWay(self.clock, config.max_queued_requests_per_key)

@@ -241,13 +241,13 @@ class TagCallReader(_FieldReader):
             found = [(place, tag) for tag in tags if (place := cursor.text.find(tag, at)) >= 0]
             if not found:
                 at = max(at, len(cursor.text) - max(begun(tag, cursor.text) for tag in tags))
-                certain(_before_line_breaks(cursor.text, at))
+                certain(_before_spaces(cursor.text, at))
                 if cursor.ended:
                     return None
                 yield from cursor.wait()
                 continue
             place, tag = min(found, key=lambda entry: (entry[0], -len(entry[1])))
-            certain(_before_line_breaks(cursor.text, place))
+            certain(_before_spaces(cursor.text, place))
             rest = cursor.text[place:]
             if not cursor.ended and any(rest != word and word.startswith(rest) for word in tags):
                 yield from cursor.wait()  # for a longer one
@@ -256,7 +256,7 @@ class TagCallReader(_FieldReader):
                 closed = tag == end_tag
                 cursor.at = place + len(tag) if closed else place
                 if not closed:
-                    return _before_line_breaks(cursor.text, place)
+                    return _before_spaces(cursor.text, place)
                 pad = self._shape.pad
                 return place - (bool(pad) and cursor.text.endswith(pad, 0, place))
             at = place + 1
@@ -307,9 +307,9 @@ def value_of(written: str, types: frozenset[str]) -> str:
     return json.dumps(written, ensure_ascii=False) if is_text else str(value)
 
 
-def _before_line_breaks(text: str, end: int) -> int:
-    """`end`, or where the line breaks before it begin: one of them may belong to a tag."""
-    while end and text[end - 1] == "\n":
+def _before_spaces(text: str, end: int) -> int:
+    """`end`, or where the white space before it begins: it may belong to a tag."""
+    while end and text[end - 1].isspace():
         end -= 1
     return end
 

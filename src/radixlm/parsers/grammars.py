@@ -45,7 +45,7 @@ def answer_grammar(
     lines.append(f"answer: {writer.answer(wanted is not None)}")
     if use.may_call:
         lines += writer.calls(among_text=use.calling is Calling.AUTO and wanted is None)
-    if thoughts is not None:
+    if thoughts is not None and not thoughts.closed_by(prompt):
         lines.append(writer.up_to("rest", thoughts.end))
     lines.append("SPACES: /[ \\n]{0,4}/")
     lines.append("ANYTHING: /(?s:.*)/")
@@ -99,7 +99,7 @@ class _AnswerWriter(NamedTuple):
         answers = f"({self.literal(form.answer_begin)} SPACES)? " if form.answer_begin else ""
         if form.opened_by(prompt):
             return f"({begin})? rest SPACES {answers}" if begin else f"rest SPACES {answers}"
-        return f"({begin} rest SPACES {answers})? "
+        return answers if form.closed_by(prompt) else f"({begin} rest SPACES {answers})? "
 
     def answer(self, with_final: bool) -> str:
         """Text, blocks of calls, or what is wanted instead of text."""

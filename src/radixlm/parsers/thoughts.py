@@ -25,8 +25,12 @@ class Thoughts:
         """Whether the prompt's end leaves reasoning open."""
         prompt = prompt.rstrip()
         if self.always:
-            return not prompt.endswith(self.end.strip())
+            return not self.closed_by(prompt)
         return bool(self.begin) and prompt.endswith(self.begin.strip())
+
+    def closed_by(self, prompt: str) -> bool:
+        """Whether the prompt's end closed reasoning: none is to come."""
+        return prompt.rstrip().endswith(self.end.strip())
 
     @property
     def literals(self) -> tuple[str, ...]:

@@ -358,3 +358,14 @@ def test_names_that_a_form_can_not_hold_are_refused(form):
     tool = Tool("f", {"type": "object", "properties": {"a b": {}}}, strict=True)
     with pytest.raises(InvalidRequestError, match="an argument named 'a b'"):
         grammar_of(form, ToolUse((tool,), Calling.REQUIRED), ())
+
+
+def test_a_prompt_that_closed_the_thoughts_is_answered_without(special):
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": 7}}\n</tool_call>'
+    for use, answer in ((ToolUse(STRICT, Calling.REQUIRED), call), (ToolUse(), '{"a": 7}')):
+        wanted = None if use.tools else Grammar.json_schema(SCHEMA)
+        tokenizer, _ = tokenizer_with(special)
+        for prompt, thoughts in (("", True), ("<think>\n\n</think>\n\n", False)):
+            grammar = AnswerStyle(HERMES, THINK).grammar(use, prompt, tokenizer, wanted)
+            assert allows(grammar, special, answer)
+            assert allows(grammar, special, f"<think>\nHm.\n</think>\n\n{answer}") is thoughts

@@ -10,6 +10,9 @@ from scripts.try_clients.environments import node_folder
 from scripts.try_clients.place import Place
 from scripts.try_clients.server import KEY, MODEL
 
+PROJECT = "project"
+FILE = "hello.py"
+_CLAUDE_CODE = Path(__file__).parent / "drivers" / "claude_code.mjs"
 # As docs/agents.md says.
 _CODEX = """model = "{model}"
 model_provider = "radixlm"
@@ -49,8 +52,15 @@ def use_qwen_code(place: Place) -> str:
     return "qwen, and twice qwen --continue, without anybody beside it"
 
 
+def use_claude_code(place: Place) -> str:
+    asked = [place.url, KEY, MODEL, str(_project(place)), json.dumps(QUESTIONS)]
+    command = ["node", "--input-type=module", "-", *asked]
+    place.run(command, node_folder(), text=_CLAUDE_CODE.read_text(encoding="utf-8"))
+    return "the SDK's query, and twice with resume, allowed to read"
+
+
 def _project(place: Place) -> Path:
-    folder = place.work / "project"
+    folder = place.work / PROJECT
     folder.mkdir()
-    (folder / "hello.py").write_text('print("Hello")\n', encoding="utf-8")
+    (folder / FILE).write_text('print("Hello")\n', encoding="utf-8")
     return folder

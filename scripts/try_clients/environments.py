@@ -25,6 +25,7 @@ NODE = (
     "@ai-sdk/anthropic@3.0.139",
     "@openai/codex@0.169.0",
     "@qwen-code/qwen-code@0.15.10",
+    "@anthropic-ai/claude-agent-sdk@0.3.332",
 )
 
 

@@ -5,31 +5,36 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from scripts.try_clients.agents_package import use_pydantic_ai
-from scripts.try_clients.anthropic_package import use_anthropic
+from scripts.try_clients.agents_tools import run_agents_with_tools
 from scripts.try_clients.contract import use_schemathesis
-from scripts.try_clients.langchain_package import use_langchain
 from scripts.try_clients.lm_eval_package import LmEval
 from scripts.try_clients.load import use_aiperf
-from scripts.try_clients.openai_package import use_openai
-from scripts.try_clients.openai_responses import use_openai_responses
-from scripts.try_clients.openai_tools import use_openai_tools
 from scripts.try_clients.outcome import Outcome
 from scripts.try_clients.report import Report
 from scripts.try_clients.sections import SECTIONS, roomy, use_recorded
 from scripts.try_clients.server import served
 
-NAMES = (
-    *("openai", "anthropic", "pydantic-ai", "langchain"),
-    *("lm-eval", "aiperf", "schemathesis"),
-    *SECTIONS,
-)
+# By what each is used; imported when it is asked for, so that no other has to be installed.
+_PACKAGES: Mapping[str, Sequence[str]] = {
+    "openai": (
+        "openai_package:use_openai",
+        "openai_tools:use_openai_tools",
+        "openai_responses:use_openai_responses",
+    ),
+    "anthropic": ("anthropic_package:use_anthropic",),
+    "pydantic-ai": ("agents_package:use_pydantic_ai",),
+    "langchain": ("langchain_package:use_langchain",),
+}
+_LOADS = ("lm-eval", "aiperf")
+_WITH_TOOLS = "agents-tools"
+NAMES = (*_PACKAGES, *_LOADS, "schemathesis", *SECTIONS, _WITH_TOOLS)
 _EXAMPLES = 10
 # float32, as the reference is; a queue that one request can fill.
 _FLAGS = ("--dtype", "float32", "--max-queued-requests", "100")
@@ -49,6 +54,8 @@ def main() -> int:
         work.mkdir(parents=True, exist_ok=True)
         _run_packages(report, work, options)
         _run_recorded(report, work, options)
+        if _WITH_TOOLS in options.only:
+            run_agents_with_tools(report, work, options.chat_templates)
         if "schemathesis" in options.only:
             with served(work, "small", _SMALL) as server:
                 use = partial(
@@ -66,25 +73,23 @@ def main() -> int:
 
 def _run_packages(report: Report, work: Path, options: argparse.Namespace) -> None:
     only: Sequence[str] = options.only
-    if not set(only) - {"schemathesis", *SECTIONS}:
+    if not {*_PACKAGES, *_LOADS} & set(only):
         return
     with served(work, "server", _FLAGS) as server:
+        for name, places in _PACKAGES.items():
+            for place in places if name in only else ():
+                use = resolve_name(f"{__package__}.{place}")
+                report.add(name, server, partial(use, server))
         lm_eval = LmEval(server, work)
         uses: list[tuple[str, Callable[[], Outcome]]] = [
-            ("openai", partial(use_openai, server)),
-            ("openai", partial(use_openai_tools, server)),
-            ("openai", partial(use_openai_responses, server)),
-            ("anthropic", partial(use_anthropic, server)),
-            ("pydantic-ai", partial(use_pydantic_ai, server)),
-            ("langchain", partial(use_langchain, server)),
             ("lm-eval", partial(lm_eval.completions, "huggingface")),
             ("lm-eval", partial(lm_eval.completions, "remote")),
             ("lm-eval", lm_eval.chat),
             ("aiperf", partial(use_aiperf, server, work)),
         ]
-        for name, use in uses:
+        for name, run in uses:
             if name in only:
-                report.add(name, server, use)
+                report.add(name, server, run)
 
 
 def _run_recorded(report: Report, work: Path, options: argparse.Namespace) -> None:
@@ -109,6 +114,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="of schemathesis, side by side")
     parser.add_argument(
         "--record", action="store_true", help="write what clients sent into tests/server/recordings"
+    )
+    parser.add_argument(
+        "--chat-templates",
+        nargs="+",
+        type=Path,
+        default=(),
+        metavar="FILE",
+        help="that agents-tools serves the demo model with, one after the other",
     )
     parser.add_argument("--keep", help="folder for all logs and reports; by default they are lost")
     return parser.parse_args()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,20 +24,28 @@ _KEPT = ("accept", "anthropic-beta", "anthropic-version", "content-type", "upgra
 _HOP = ("connection", "content-length", "content-encoding", "host", "transfer-encoding", "upgrade")
 _METHODS = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS"]
 _START_SECONDS = 30
+# Makes of a path and a body the body that the server is given.
+Change = Callable[[str, Any], Any]
 _PATIENCE = 600
 
 
 @dataclass(slots=True)
 class Recorder:
-    """url: where clients are to send. exchanges: in the order in which their answers ended."""
+    """url: where clients are to send. exchanges: in the order in which their answers ended.
+
+    change: what is done to bodies on their way to the server.
+    """
 
     server: str
+    change: Change | None = None
     url: str = ""
     exchanges: list[Exchange] = field(default_factory=list)
     _client: httpx.AsyncClient = field(default_factory=lambda: httpx.AsyncClient(timeout=_PATIENCE))
 
     async def pass_on(self, request: Request) -> Response:
         body = await request.body()
+        if self.change and body:
+            body = json.dumps(self.change(request.url.path, json.loads(body))).encode()
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         headers = {name: text for name, text in request.headers.items() if name not in _HOP}
         answer = await self._client.send(
@@ -75,9 +83,12 @@ class Recorder:
 
 
 @contextmanager
-def recording(server: str) -> Iterator[Recorder]:
-    """Listen on a free port until the block ends, and pass on to `server`, a URL."""
-    recorder = Recorder(server)
+def recording(server: str, change: Change | None = None) -> Iterator[Recorder]:
+    """Listen on a free port until the block ends, and pass on to `server`, a URL.
+
+    change: as Recorder's.
+    """
+    recorder = Recorder(server, change)
     route = Route("/{path:path}", recorder.pass_on, methods=_METHODS)
     config = uvicorn.Config(Starlette(routes=[route]), port=0, log_level="warning", ws="none")
     proxy = uvicorn.Server(config)

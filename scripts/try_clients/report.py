@@ -53,8 +53,9 @@ class Report:
             "seconds": seconds,
         }
         self._rows.append(row)
-        failure = "" if passed else f": {outcome.did}"
-        self._progress.console.print(f"{outcome.client}: {_RESULT[passed]}{failure}", markup=False)
+        numbers = ", ".join(f"{name} {number}" for name, number in outcome.numbers.items())
+        line = f"{outcome.client}: {_RESULT[passed]}: {numbers if passed else outcome.did}"
+        self._progress.console.print(line.removesuffix(": "), markup=False)
 
     def print(self) -> None:
         table = Table("client", "version")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from radixlm.build import DEMO_MODEL
 from scripts.try_clients.ai_sdk import use_ai_sdk
-from scripts.try_clients.coding_agents import use_codex, use_qwen_code
+from scripts.try_clients.coding_agents import use_claude_code, use_codex, use_qwen_code
 from scripts.try_clients.constrained import use_guidance, use_outlines
 from scripts.try_clients.environments import version_of
 from scripts.try_clients.guidellm import use_guidellm
@@ -21,7 +21,7 @@ from scripts.try_clients.litellm_package import use_litellm, use_litellm_proxy
 from scripts.try_clients.outcome import Outcome
 from scripts.try_clients.place import Place, free_port
 from scripts.try_clients.radixview import use_radixview
-from scripts.try_clients.recorder import recording
+from scripts.try_clients.recorder import Change, Recorder, recording
 from scripts.try_clients.recordings import Exchange, save
 from scripts.try_clients.routers import use_sglang_router, use_vllm_router
 from scripts.try_clients.server import KEY, Served, served
@@ -42,6 +42,7 @@ class Section:
 SECTIONS: Mapping[str, Section] = {
     "codex": Section("@openai/codex", use_codex),
     "qwen-code": Section("@qwen-code/qwen-code", use_qwen_code),
+    "claude-code": Section("@anthropic-ai/claude-agent-sdk", use_claude_code),
     "ai-sdk": Section("ai", use_ai_sdk),
     "litellm": Section("litellm", use_litellm),
     "litellm-proxy": Section("litellm", use_litellm_proxy),
@@ -55,17 +56,32 @@ SECTIONS: Mapping[str, Section] = {
 
 
 @contextmanager
-def roomy(work: Path) -> Iterator[Served]:
-    """Serve the demo model with a context that agents have room in, until the block ends."""
+def roomy(work: Path, *more: str) -> Iterator[Served]:
+    """Serve the demo model with a context that agents have room in, until the block ends.
+
+    more: flags of the server.
+    """
     folder = work / "roomy"
     shutil.copytree(DEMO_MODEL, folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["max_position_embeddings"] = _CONTEXT
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     events = {"publisher": "zmq", "endpoint": f"tcp://127.0.0.1:{free_port()}", "bind": True}
-    flags = (str(folder), *_FLAGS, "--kv-events-config", json.dumps(events))
+    flags = (str(folder), *_FLAGS, *more, "--kv-events-config", json.dumps(events))
     with served(work, "roomy", flags) as server:
         yield server
+
+
+@contextmanager
+def watched(server: Served, folder: Path, change: Change | None = None) -> Iterator[Recorder]:
+    """Record what is sent until the block ends, and keep it in a new folder, even if it fails."""
+    folder.mkdir(parents=True)
+    server.post("/flush_cache")  # nothing of another client's conversation is left
+    with recording(server.url, change) as recorder:
+        try:
+            yield recorder
+        finally:
+            (folder / "sent.json").write_text(json.dumps([*map(asdict, recorder.exchanges)]))
 
 
 def use_recorded(name: str, server: Served, work: Path, *, keep: bool) -> Outcome:
@@ -75,13 +91,8 @@ def use_recorded(name: str, server: Served, work: Path, *, keep: bool) -> Outcom
     """
     section = SECTIONS[name]
     folder = work / name
-    folder.mkdir(parents=True)
-    server.post("/flush_cache")  # nothing of another client's conversation is left
-    with recording(server.url) as recorder:
-        try:
-            did = section.use(Place(recorder.url, folder, server.folder))
-        finally:
-            (folder / "sent.json").write_text(json.dumps([*map(asdict, recorder.exchanges)]))
+    with watched(server, folder) as recorder:
+        did = section.use(Place(recorder.url, folder, server.folder))
     best = _check(recorder.exchanges)
     if keep:
         hidden = {
@@ -102,10 +113,16 @@ def use_recorded(name: str, server: Served, work: Path, *, keep: bool) -> Outcom
 
 def _check(exchanges: Sequence[Exchange]) -> float:
     """The largest share of a prompt that was cached. Raises AssertionError."""
+    asked = accepted(exchanges)
+    best = max((each.cached or 0) / each.prompt for each in asked if each.prompt)
+    assert best > 0.5, f"of no prompt more than {best:.0%} was cached"
+    return best
+
+
+def accepted(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """What the model was asked for. Raises AssertionError if that is nothing, or was refused."""
     asked = [exchange for exchange in exchanges if exchange.asks]
     assert asked, "nothing was asked"
     bad = [f"{each.path}: {each.status}" for each in asked if each.status != 200]
     assert not bad, f"refused: {'; '.join(bad)}"
-    best = max((each.cached or 0) / each.prompt for each in asked if each.prompt)
-    assert best > 0.5, f"of no prompt more than {best:.0%} was cached"
-    return best
+    return asked

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -22,6 +24,9 @@ from scripts.try_clients.server import KEY, Served
 
 # Of the prompt before: a template may write the last turn in another way once it has ended.
 LEAST_CACHED = 0.95
+# Of another session's first prompt: the instructions and tools, not what follows the question.
+LEAST_SHARED = 0.75
+_OTHER_QUESTION = "Which file is in this folder?"
 # The tool, its one argument, and the value of that, made from the file that the project has.
 AGENTS: Mapping[str, tuple[str, str, Callable[[Path], str]]] = {
     "claude-code": ("Read", "file_path", str),
@@ -49,16 +54,24 @@ def _use(client: str, agent: str, server: Served, folder: Path) -> Outcome:
     tool, argument, value = AGENTS[agent]
     forced = ForcedCalls(tool, argument, value(folder / PROJECT / FILE))
     with watched(server, folder, forced) as recorder:
-        did = section.use(Place(recorder.url, folder, server.folder))
-    asked = accepted(recorder.exchanges)
+        place = Place(recorder.url, folder, server.folder)
+        did = section.use(place)
+        turns, last = len(recorder.exchanges), forced.sent[-1]
+        section.use(replace(place, questions=(_OTHER_QUESTION,)))
+    asked, others = accepted(recorder.exchanges[:turns]), accepted(recorder.exchanges[turns:])
     calls, results = calls_and_results(asked[-1].body)
     assert min(calls, results) >= len(QUESTIONS), f"{calls} calls, {results} results"
-    _check_as_sent(server, forced)
+    _check_as_sent(server, *last)
     return Outcome(
         client=client,
         version=version_of(section.package),
         did=f"{did}; {tool} called in each",
-        numbers={"calls": calls, "results": results, **_cached(asked)},
+        numbers={
+            "calls": calls,
+            "results": results,
+            **_cached(asked),
+            "other_session_percent": _shared(others[0]),
+        },
     )
 
 
@@ -74,9 +87,18 @@ def _cached(asked: Sequence[Exchange]) -> dict[str, float]:
     return {"worst_turn_percent": round(100 * min(worst, 1), 2), "most_lost_tokens": max(lost, 0)}
 
 
-def _check_as_sent(server: Served, forced: ForcedCalls) -> None:
-    """Send the last request as the agent wrote it, thoughts and all. Raises AssertionError."""
-    path, body = forced.sent[-1]
+def _shared(first: Exchange) -> float:
+    """How much another session finds of its first prompt.
+
+    Raises AssertionError below LEAST_SHARED.
+    """
+    share = (first.cached or 0) / (first.prompt or 1)
+    assert share >= LEAST_SHARED, f"another session: {first.cached} of {first.prompt} cached"
+    return round(100 * share, 2)
+
+
+def _check_as_sent(server: Served, path: str, body: Any) -> None:
+    """Send a request as the agent wrote it, thoughts and all. Raises AssertionError."""
     headers = {"Authorization": f"Bearer {KEY}"}
     answer = httpx.post(server.url + path, json=unforced(path, body), headers=headers, timeout=300)
     assert answer.status_code == 200, f"as sent: {answer.status_code} {answer.text[:500]}"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from scripts.try_clients.drivers.asked import QUESTIONS
 from scripts.try_clients.environments import ROOT
 from scripts.try_clients.server import KEY, MODEL
 
@@ -26,12 +27,13 @@ _TAIL = 1500
 class Place:
     """url: what the client is to ask, without /v1. work: a folder of the client's own.
 
-    model: the folder of the model that is served.
+    model: the folder of the model that is served. questions: one a turn, of one session.
     """
 
     url: str
     work: Path
     model: Path
+    questions: Sequence[str] = QUESTIONS
 
     def environment(self) -> dict[str, str]:
         """That of a client: at home in its folder, with the key, and with no proxy in its way."""

@@ -39,7 +39,10 @@ from benchmarks.template_calls import (
     written,
 )
 from benchmarks.template_chats import CHATS, Verdict, judged
+from radixlm.parsers import call_format
+from radixlm.parsers.call_format import CallFormat
 from radixlm.parsers.formats import FORMATS
+from radixlm.parsers.found import calls_in
 from radixlm.parsers.style import AnswerStyle
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL
@@ -108,8 +111,8 @@ def row(path: Path, *, cuts: bool) -> Row:
     return Row(
         path.stem,
         name_of(style),
-        f"`{style.thinking.begin.strip()}`" if style.thinking else "",
-        "template" if style.calls.described else "our system message",
+        _code(style.thinking.begin.strip()) if style.thinking else "",
+        calls_in(template).how,
         {
             name: read_back(template, style, turn, cuts=cuts)
             for name, turn in {**CALLS, **THOUGHTS}.items()
@@ -169,6 +172,25 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def formats() -> str:
+    """A row for each format of calls: its names, and how it writes one."""
+    names: dict[CallFormat, list[str]] = defaultdict(list)
+    for name, form in FORMATS.items():
+        names[form].append(f"`{name}`")
+    lines = ["| `--tool-call-parser` | a call (⏎: a line break) |", "|---|---|"]
+    for form, known in names.items():
+        written = form.write([call_format.Written("now", {"zone": "CET", "days": 2})])
+        lines.append(f"| {', '.join(known)} | {_code(written)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _code(text: str) -> str:
+    """Text as code in a cell of a table."""
+    fence = "``" if "`" in text else "`"
+    inner = text.replace("\n", "⏎").replace("|", "\\|")
+    return f"{fence}{inner}{fence}"
+
+
 def family_of(name: str) -> str:
     """A template's family, out of its file's name.
 
@@ -191,12 +213,12 @@ _SIZE = re.compile(
 )
 
 
-def put_into_docs(content: str) -> None:
-    """Put the table between its markers."""
-    pattern = re.compile(r"(<!-- templates:[^>]*-->\n).*?(<!-- /templates -->)", re.DOTALL)
+def put_into_docs(name: str, content: str) -> None:
+    """Put a table between its markers."""
+    pattern = re.compile(rf"(<!-- {name}:[^>]*-->\n).*?(<!-- /{name} -->)", re.DOTALL)
     made, count = pattern.subn(lambda found: found[1] + content + found[2], DOCS.read_text())
     if count != 1:
-        raise SystemExit(f"{DOCS} has {count} parts called templates, not one")
+        raise SystemExit(f"{DOCS} has {count} parts called {name}, not one")
     DOCS.write_text(made)
 
 
@@ -216,7 +238,8 @@ def main() -> None:
         print_wrong(each, show=options.show)
     print(table(rows))
     if options.docs:
-        put_into_docs(table(rows))
+        put_into_docs("templates", table(rows))
+        put_into_docs("formats", formats())
     report = summary(rows)
     print(json.dumps(report))
     sys.exit(not report["passed"])

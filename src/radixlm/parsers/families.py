@@ -20,12 +20,6 @@ JSON = CallFormat(
 )
 # Source: https://www.llama.com/docs/model-cards-and-prompt-formats/llama3_1/
 LLAMA_TAGGED = CallFormat(call=JsonCall(arguments="parameters"), begin="<|python_tag|>", join="; ")
-LLAMA = CallFormat(
-    call=JsonCall(arguments="parameters"),
-    join="; ",
-    also=(LLAMA_TAGGED,),
-    never_begins=r"(\s*\{|(?s:.*)<\|python_tag\|>)",
-)
 # Source: https://www.llama.com/docs/model-cards-and-prompt-formats/llama3_2/
 PYTHON_CALL = FieldCall(after="(", key_after="=", join=", ", closes=")")
 PYTHONIC_TAGGED = CallFormat(
@@ -44,6 +38,16 @@ PYTHONIC = CallFormat(
     also=(PYTHONIC_TAGGED,),
     signs=("[func_name1(params_name1=params_value1",),
     never_begins=r"\s*(<\|python_start\|>\s*)?\[\s*[A-Za-z0-9_.\-]+\(",
+)
+# The form of users' own tools in Llama's guide.
+_LLAMA_FUNCTION = CallFormat(
+    call=NamedCall(after=">", closes="</function>"), begin="<function=", again=""
+)
+LLAMA = CallFormat(
+    call=JsonCall(arguments="parameters"),
+    join="; ",
+    also=(LLAMA_TAGGED, _LLAMA_FUNCTION, replace(PYTHONIC, also=(), signs=())),
+    never_begins=r"(\s*\{|\s*\[\s*[A-Za-z0-9_.\-]+\(|(?s:.*)(<\|python_tag\|>|<function=))",
 )
 # Mistral's templates take only ids of nine letters or digits.
 # Source: https://docs.mistral.ai/guides/tokenization/
@@ -294,12 +298,7 @@ GEMMA4 = CallFormat(
     end="<tool_call|>",
 )
 # Source: https://github.com/MeetKai/functionary
-FUNCTIONARY31 = CallFormat(
-    call=NamedCall(after=">", closes="</function>"),
-    begin="<function=",
-    again="",
-    signs=("<function=example_function_name>",),
-)
+FUNCTIONARY31 = replace(_LLAMA_FUNCTION, signs=("<function=example_function_name>",))
 FUNCTIONARY = CallFormat(call=NamedCall(after="\n"), begin=">>>", again="", plain="all\n")
 # Source: https://huggingface.co/ai-sage/GigaChat3-10B-A1.8B
 GIGACHAT = CallFormat(

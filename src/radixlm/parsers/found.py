@@ -130,8 +130,11 @@ def thoughts_in(template: ChatTemplate) -> Thoughts | None:
 
 
 def _shows(form: Thoughts, said: str, ends: Sequence[str]) -> bool:
-    """Whether a template wrote a form's end, or prompts that the form's begin ends."""
-    return form.end.strip() in said or any(end.endswith(form.begin.strip()) for end in ends)
+    """Whether a template wrote a form's end or sign, or prompts that the form's begin ends."""
+    written = (form.end.strip(), *form.signs)
+    return any(text in said for text in written) or any(
+        end.endswith(form.begin.strip()) for end in ends
+    )
 
 
 def _weight(form: Thoughts, said: str) -> int:

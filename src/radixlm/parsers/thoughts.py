@@ -13,6 +13,7 @@ class Thoughts:
 
     answer_begin, answer_end: what may stand around the answer, and belongs to neither.
     always: also without `begin`, unless the prompt closed it.
+    signs: texts in a prompt, by which a template shows them that writes none.
     """
 
     begin: str = "<think>"
@@ -20,6 +21,7 @@ class Thoughts:
     answer_begin: str = ""
     answer_end: str = ""
     always: bool = False
+    signs: tuple[str, ...] = ()
 
     def opened_by(self, prompt: str) -> bool:
         """Whether the prompt's end leaves reasoning open."""
@@ -52,7 +54,16 @@ MINIMAX_M3 = Thoughts(begin="<mm:think>", end="</mm:think>")
 GEMMA4 = Thoughts(begin="<|channel>thought\n", end="<channel|>")
 GRANITE = replace(THINK, answer_begin="<response>", answer_end="</response>")
 HUNYUAN = replace(THINK, answer_begin="<answer>", answer_end="</answer>")
-APERTUS = Thoughts(begin="<|inner_prefix|>", end="<|inner_suffix|>")
+APERTUS = Thoughts(
+    begin="<|inner_prefix|>", end="<|inner_suffix|>", signs=("Deliberation: enabled",)
+)
+MARCO = Thoughts(
+    begin="<Thought>",
+    end="</Thought>",
+    answer_begin="<Output>",
+    answer_end="</Output>",
+    signs=("<Thought>",),
+)
 APRIEL = Thoughts(
     begin="Here are my reasoning steps:\n",
     end="[BEGIN FINAL RESPONSE]",
@@ -91,4 +102,5 @@ THOUGHTS: Final[Mapping[str, Thoughts | None]] = {
     "apertus": APERTUS,
     "apriel": APRIEL,
     "kimi": KIMI_VL,
+    "marco_o1": MARCO,
 }

@@ -186,9 +186,9 @@ def formats() -> str:
 
 def _code(text: str) -> str:
     """Text as code in a cell of a table."""
-    fence = "``" if "`" in text else "`"
     inner = text.replace("\n", "⏎").replace("|", "\\|")
-    return f"{fence}{inner}{fence}"
+    # A fence of four is in no format; spaces keep it apart from the text's own.
+    return f"```` {inner} ````" if "`" in text else f"`{inner}`"
 
 
 def family_of(name: str) -> str:

@@ -20,7 +20,7 @@ from benchmarks.template_calls import (
     written,
 )
 from benchmarks.template_chats import CHATS, judged
-from benchmarks.templates import family_of, main, row, table
+from benchmarks.templates import DOCS, family_of, formats, main, row, table
 from radixlm.parsers.style import AnswerStyle
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL
@@ -117,8 +117,16 @@ def test_what_a_conversation_loses_is_named() -> None:
 def test_the_table_has_a_row_for_each_way(tmp_path: Path) -> None:
     path = tmp_path / "xin-Own-3.1-8B-Instruct.jinja"
     path.write_text(SOURCE)
-    assert "| hermes | `<think>` | template | Own-3.1 |" in table([row(path, cuts=False)])
+    assert "| hermes | `<think>` | a call that it wrote | Own-3.1 |" in table(
+        [row(path, cuts=False)]
+    )
     assert family_of("Qwen-Qwen2.5-7B-Instruct") == "Qwen2.5"
+
+
+def test_the_docs_have_every_format_as_it_is_written_now() -> None:
+    made = formats()
+    assert made in DOCS.read_text()
+    assert "]``` ````" in made  # code blocks in a format do not end the cell's own
 
 
 def test_it_ends_in_a_json_line(

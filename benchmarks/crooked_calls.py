@@ -68,7 +68,7 @@ def source_of(origin: Origin) -> Source:
         style = AnswerStyle.of("", origin, "none" if FORMATS[origin].channels else "qwen3")
         return Source(name_of(style), style, partial(write, origin))
     template = ChatTemplate(origin.read_text(encoding="utf-8"), SPECIAL)
-    style = AnswerStyle.of(template.tool_source)
+    style = AnswerStyle.found(template)
     return Source(name_of(style), style, partial(_written, template))
 
 

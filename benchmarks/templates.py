@@ -106,7 +106,7 @@ def read_back(template: ChatTemplate, style: AnswerStyle, turn: Turn, *, cuts: b
 def row(path: Path, *, cuts: bool) -> Row:
     """All that is known of one template."""
     template = ChatTemplate(path.read_text(encoding="utf-8"), SPECIAL)
-    style = AnswerStyle.of(template.tool_source)
+    style = AnswerStyle.found(template)
     tokenizer = Tokenizer.load(DEMO_MODEL)
     return Row(
         path.stem,

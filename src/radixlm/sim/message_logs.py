@@ -36,6 +36,7 @@ class Reader:
         folder = resolve_model(model)
         self._tokenizer = Tokenizer.load(folder)
         self._template = ChatTemplate.load(folder)
+        self._style = AnswerStyle() if self._template is None else AnswerStyle.found(self._template)
 
     def calls(self, messages: Sequence[Json], tools: Sequence[Json], where: str) -> list[Call]:
         """Each assistant's message is the answer to all before it. Raises BadLineError."""
@@ -84,8 +85,12 @@ class Reader:
         """
         template = require_template(self._template)
         said = [_read_arguments(message) for message in messages]
-        described = AnswerStyle.of(template.tool_source).calls.described
-        longer = template.render_chat(said, tools, described=described, add_generation_prompt=opens)
+        longer = template.render_chat(
+            *(said, tools),
+            described=self._style.calls.described,
+            calls=self._style.call_text,
+            add_generation_prompt=opens,
+        )
         if not longer.startswith(text):
             return longer, self._tokenizer.encode(longer, add_special_tokens=False)
         last = int(tokens[-1]) if tokens.size else None

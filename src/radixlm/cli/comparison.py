@@ -13,11 +13,13 @@ from radixlm.observe.causes import Outline, find
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server import explain_body
 from radixlm.server.anthropic import messages_conversation as messages
+from radixlm.server.pipeline.billing_header import without_billing_header
 from radixlm.server.pipeline.chat_conversation import chat_of
 from radixlm.server.pipeline.conversation import Conversation
 from radixlm.server.responses import responses_conversation as responses
 from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.model_folder import resolve_model
+from radixlm.text.thinking_switch import ThinkingSwitch
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
 # What is said where there is no fix, because nothing is wrong.
@@ -108,7 +110,8 @@ def _prompt_of(
 
 def _chat(chat: Conversation, tokenizer: Tokenizer, known: ChatTemplate | None) -> _Prompt:
     template, mark = require_template(known), new_mark()
-    text = chat.render(template, AnswerStyle.of(template.tool_source), tokenizer, mark)
+    chat = without_billing_header(chat).asking(ThinkingSwitch.of(template))
+    text = chat.render(template, AnswerStyle.found(template), tokenizer, mark)
     special = chat.add_special_tokens
     key = tokenizer.encode(text, add_special_tokens=special, break_mark=mark)
     return _Prompt(key, chat.outline(text, mark))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from radixlm.cli.explain_command import command
 from radixlm.core.errors import ConfigError
+from radixlm.text.model_folder import DEMO_MODEL
 
 
 def write(folder: Path, name: str, body: Any) -> str:
@@ -26,9 +28,9 @@ def chat(day: str) -> dict[str, Any]:
     return {"messages": [system, {"role": "user", "content": "Hello"}], "max_tokens": 4}
 
 
-def compared(folder: Path, first: Any, second: Any) -> dict[str, Any]:
+def compared(folder: Path, first: Any, second: Any, *flags: str) -> dict[str, Any]:
     names = write(folder, "a.json", first), write(folder, "b.json", second)
-    done = CliRunner().invoke(command, [*names, "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(command, [*names, *flags, "--json"], catch_exceptions=False)
     told: dict[str, Any] = json.loads(done.output)
     return told
 
@@ -132,6 +134,34 @@ def test_bodies_of_the_other_routes(tmp_path: Path, body: Any) -> None:
     assert told["where"].startswith("message 0 (system), token ")
     same = compared(tmp_path, chat_with_tools("2026-11-19"), body("2026-11-19"))
     assert same["what"] == "the same"
+
+
+def test_what_the_server_leaves_out_is_no_difference(tmp_path: Path) -> None:
+    first, second = (
+        {
+            "type": "text",
+            "text": f"x-anthropic-billing-header: cc_version=2.1.177.{cch}; cch={cch};",
+        }
+        for cch in ("01c", "02d")
+    )
+    asked = messages("x")
+    told = compared(
+        tmp_path,
+        {**asked, "system": [first, {"type": "text", "text": "Be brief."}]},
+        {**asked, "system": [second, {"type": "text", "text": "Be brief."}]},
+    )
+    assert told["what"] == "the same"
+
+
+def test_thinking_reaches_the_template_as_it_does_in_the_server(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(DEMO_MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    (folder / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.content }}{% endfor %}{% if thinking %}<think>{% endif %}"
+    )
+    off, on = ({**chat("x"), "thinking": {"type": kind}} for kind in ("disabled", "enabled"))
+    told = compared(tmp_path, off, on, "--model", str(folder))
+    assert told["what"] == "one prompt begins with the other"
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,6 @@ from radixlm.server.pipeline.protocol import CacheFields, ChatBody
 from radixlm.server.pipeline.service import Service
 from radixlm.text.chat_template import require_template
 
-_ENDS = {"add_generation_prompt": None, "continue_final_message": False}
-
 
 class ChatPrompt(NamedTuple):
     """text: as the template wrote it, with the memory's mark in it; see `plain_text`.
@@ -126,9 +124,7 @@ def chat_prompt(
         chat, changes = left, (LEFT_OUT,)
         service.notices.once(LEFT_OUT)
     tokenizer, mark = service.engine.tokenizer, service.memory.mark
-    variables = service.thinking_switch.variables(chat.thinking, chat.variables)
-    # In one order: answers are remembered by them.
-    chat = replace(chat, variables={**_ENDS, **variables})
+    chat = chat.asking(service.thinking_switch)
     render = partial(chat.render, template, service.answer_style, tokenizer, mark)
     text = render()
     spans: Sequence[Span] = ()

@@ -22,7 +22,7 @@ from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.cache_control import Wish
 from radixlm.text.breakpoints import Place, with_marks
 from radixlm.text.chat_template import ChatTemplate, plain_text
-from radixlm.text.thinking_switch import ThinkingWish
+from radixlm.text.thinking_switch import ThinkingSwitch, ThinkingWish
 from radixlm.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -30,6 +30,7 @@ Content = str | list[Json]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 _SEAL = "radixlm1."
+_ENDS = {"add_generation_prompt": None, "continue_final_message": False}
 # Of a message, in the order in which templates and digests see them.
 _FIELDS = ("role", "name", "reasoning_content", "content", "tool_calls")
 
@@ -58,7 +59,8 @@ def unsealed(token: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversation:
-    """messages, tools, variables: what the template is given. thinking: in its own words, too.
+    """messages, tools, variables: what the template is given. thinking: what is wished of it; see
+    `asking`.
 
     wishes: what is to stay cached. edited: the messages that edits of the context changed.
     add_special_tokens: around what the template wrote.
@@ -71,6 +73,12 @@ class Conversation:
     edited: Collection[int] = ()
     add_special_tokens: bool = False
     thinking: ThinkingWish = ThinkingWish()
+
+    def asking(self, switch: ThinkingSwitch) -> Conversation:
+        """The same, with what is wished of thinking among the variables."""
+        # In one order: answers are remembered by them.
+        variables = {**_ENDS, **switch.variables(self.thinking, self.variables)}
+        return replace(self, variables=variables)
 
     def render(
         self,

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,8 @@ class Generation:
         *,
         n: int = 1,
         breakpoints: tuple[Breakpoint, ...] = (),
+        names: Mapping[str, str] = MappingProxyType({}),
+        changes: Sequence[str] = (),
         **more: Any,
     ) -> Generation:
         """params: one for each prompt. fields: whose cache it may share, and whether it asks for a
@@ -88,15 +91,12 @@ class Generation:
             )
         if any(not key.size for key in keys):
             raise InvalidRequestError("a prompt has no tokens", param="prompt")
-        for path in fields.passed_over:
-            text = f"{path!a:.200} is not a field that is known here; it is passed over"
-            service.notices.once(text)
-            more["changes"] = (*more.get("changes", ()), text)
+        changes = [*changes, *_passed_over(service, fields)]
         if not service.config.strict_fields:
             given, fitted = params, service.engine.limits.fitted
             params = [fitted(key, own) for key, own in zip(keys, given, strict=True)]
             asked = {own.max_tokens for own, fit in zip(given, params, strict=True) if own != fit}
-            more["changes"] = (*more.get("changes", ()), *_too_long(asked, more.get("names", {})))
+            changes += _too_long(asked, names.get("max_tokens", "max_tokens"))
         namespace = service.isolated(service.namespace_of(fields), tenant)
         requests = [
             GenerateRequest(
@@ -112,7 +112,13 @@ class Generation:
             for prompt, (key, own) in enumerate(zip(keys, params, strict=True))
             for place in range(n)
         ]
-        return cls(request_id, requests, n, cache_report=bool(fields.cache_report), **more)
+        return cls(
+            *(request_id, requests, n),
+            changes=changes,
+            cache_report=bool(fields.cache_report),
+            names=names,
+            **more,
+        )
 
     @property
     def tenant(self) -> str:
@@ -137,9 +143,19 @@ class Generation:
         return bool(self.prompt_only) and self.prompt_only[choice // self.n]
 
 
-def _too_long(asked: Collection[int | None], names: Mapping[str, str]) -> list[str]:
+def _passed_over(service: Service, fields: CacheFields) -> list[str]:
+    """What is said of unknown fields, also in the log."""
+    said = [
+        f"{path!a:.200} is not a field that is known here; it is passed over"
+        for path in fields.passed_over
+    ]
+    for text in said:
+        service.notices.once(text)
+    return said
+
+
+def _too_long(asked: Collection[int | None], field: str) -> list[str]:
     """What is said of answers' lengths for which there is no room."""
-    field = names.get("max_tokens", "max_tokens")
     return [
         f"{field} {most} is more than fits: the answer ends where the context does"
         for most in asked

@@ -217,8 +217,8 @@ class ServerConfig:
     )
     reasoning_parser: str = flag(
         AUTO,
-        "How the model writes its thoughts before an answer: not at all, between <think> and "
-        "</think>, or always and without the first of these; auto tells it from the chat template.",
+        "How the model writes its thoughts before an answer; none leaves them in it, auto tells it "
+        "from the chat template.",
         one_of((AUTO, *THOUGHTS)),
     )
     api_key: tuple[str, ...] = flag(

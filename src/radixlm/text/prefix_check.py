@@ -89,8 +89,8 @@ def _concerns(template: ChatTemplate, probe: _Probe) -> bool:
 def _broken(template: ChatTemplate, tokenizer: Tokenizer, probe: _Probe) -> BrokenPrefix | None:
     answer = {"role": "assistant", **probe.sent_back}
     try:
-        asked = template.render([_QUESTION])
-        after = template.render([_QUESTION, answer, _NEXT])
+        asked = template.render_chat([_QUESTION], described=True)
+        after = template.render_chat([_QUESTION, answer, _NEXT], described=True)
     except InvalidRequestError:
         return None
     first = asked + _rest_of(probe.written, asked)

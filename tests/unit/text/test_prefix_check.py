@@ -15,6 +15,7 @@ KEEPS = (
     "{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
+OTHER_FIELD = KEEPS.replace("reasoning_content", "thinking")
 TRIMS = KEEPS.replace("{{ m.content }}", "{{ m.content | trim }}")
 DROPS = KEEPS.replace("{% if m.reasoning_content %}", "{% if m.reasoning_content and loop.last %}")
 OPENS = KEEPS.replace("[assistant]{% endif %}", "[assistant]<think>\n{% endif %}")
@@ -32,7 +33,7 @@ def broken(source: str) -> tuple[BrokenPrefix, ...]:
     return broken_prefixes(ChatTemplate(source), Tokenizer(byte_level(), {}))
 
 
-@pytest.mark.parametrize("source", [KEEPS, REFUSES, CRASHES, LONG, NOT_UNICODE])
+@pytest.mark.parametrize("source", [KEEPS, OTHER_FIELD, REFUSES, CRASHES, LONG, NOT_UNICODE])
 def test_nothing_to_tell(source: str) -> None:
     assert broken(source) == ()
 

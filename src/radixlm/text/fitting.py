@@ -342,11 +342,11 @@ def spelled(message: Message, fit: Fit) -> Json:
     match fit.thoughts_as:
         case _ if not thoughts:
             pass
-        case "part":
+        case name if name == THINKING_PART:
             parts = [{"type": "thinking", "thinking": thoughts}]
             text = {"type": "text", "text": made["content"]}
             made["content"] = [*parts, text] if made["content"] else parts
-        case "inline":
+        case name if name == INLINE:
             made["content"] = f"<think>\n{thoughts}\n</think>\n\n{made['content']}"
         case name:
             made[name] = thoughts

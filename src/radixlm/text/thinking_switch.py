@@ -37,8 +37,10 @@ _STRANGE = "radixlm-effort"
 
 
 class ThinkingWish(NamedTuple):
-    """on: whether the model is to think; None leaves it to the model. effort: `none`, or how hard,
-    from `minimal` to `max`. budget: in tokens.
+    """What a request says of thinking; None leaves it to the model.
+
+    on: whether it is to think. effort: `none`, or how hard, from `minimal` to `max`. budget: of
+    thoughts, in tokens.
     """
 
     on: bool | None = None
@@ -48,8 +50,10 @@ class ThinkingWish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThinkingSwitch:
-    """switches: the values for off and on that a template takes, by the variable. efforts: what it
-    takes for each effort. budget: whether it reads one.
+    """Variables by which a template is asked to think.
+
+    switches: the values for off and on that it takes, by the variable. efforts: what it takes for
+    each effort. budget: whether it reads one.
     """
 
     switches: Mapping[str, Mapping[bool, bool | str]] = field(default_factory=dict)
@@ -80,8 +84,10 @@ class ThinkingSwitch:
         return cls(switches, efforts, budget)
 
     def variables(self, wish: ThinkingWish, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What the template is given. given: variables that are to be as they are; where one of
-        them switches thinking, its other names get the same.
+        """The variables that the template is given.
+
+        given: those that are to be as they are; where one of them switches thinking, its other
+        names get the same.
         """
         on = self._wanted(wish, given)
         made: dict[str, Any] = {}

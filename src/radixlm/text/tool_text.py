@@ -38,6 +38,7 @@ AS_JSON = CallText(_as_json, _FOOT)
 
 
 def filled(tool: Json) -> Json:
+    """A tool with a description, parameters, and descriptions of these, empty where it has none."""
     function = tool["function"]
     parameters = {**_NO_PARAMETERS, **(function.get("parameters") or {})}
     properties = parameters["properties"]
@@ -50,6 +51,7 @@ def filled(tool: Json) -> Json:
 
 
 def described(tool: Json) -> Json:
+    """A tool whose description stands in the schema of its parameters, too."""
     function = tool["function"]
     if not function.get("description"):
         return tool
@@ -58,6 +60,7 @@ def described(tool: Json) -> Json:
 
 
 def calls_in_text(calls: CallText, messages: Sequence[Json]) -> Iterator[Json]:
+    """Messages whose calls stand at the end of their text."""
     for message in messages:
         plain = dict(message)
         functions = [entry["function"] for entry in plain.pop("tool_calls", None) or ()]
@@ -68,7 +71,9 @@ def calls_in_text(calls: CallText, messages: Sequence[Json]) -> Iterator[Json]:
 
 
 def results_in_text(messages: Sequence[Json]) -> Iterator[Json]:
-    """Results that follow each other are one message: many templates want the roles in turn."""
+    """Messages with users' in place of results, one for all that follow each other: many templates
+    want the roles in turn.
+    """
     for are_results, group in groupby(messages, lambda message: message["role"] == "tool"):
         if are_results:
             yield {"role": "user", "content": "\n\n".join(map(_result, group))}
@@ -81,6 +86,9 @@ def _result(message: Json) -> str:
 
 
 def tools_text(tools: Sequence[Json], asks: str) -> str:
-    """The tools keep their order, so that the same ones make the same beginning."""
+    """A text that describes tools, in their order, so that the same ones make the same beginning.
+
+    asks: what tells the model how to call them.
+    """
     lines = (json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     return "\n".join([_HEAD, *lines, asks])

@@ -98,7 +98,7 @@ ELSEWHERE = frozenset(
         *("max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict"),
         *("num_predict", "stop", "stop_sequences", "n", "options", "logit_bias"),
         *("repeat_penalty", "typical_p", "top_a", "tfs_z", "mirostat", "dry_multiplier"),
-        *("xtc_probability",),
+        "xtc_probability",
         *("response_format", "output_format", "format", "grammar", "json_schema", "regex", "ebnf"),
         *("tools", "functions", "tool_choice", "function_call", "tool_config"),
         *("reasoning_effort", "effort", "think", "enable_thinking", "chat_template_kwargs"),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.grammar import JSON_STYLE
 from radixlm.parsers.call_format import FieldCall
-from radixlm.parsers.tools import REMARKS, Choices, Tool, choices, types_of
+from radixlm.parsers.tools import ANY_TYPE, REMARKS, Choices, Tool, choices, types_of
 
 _KEY = re.compile(r"[\w.-]+", re.ASCII)
 _ANY_KEY = "/[A-Za-z0-9_.\\-]+/"
@@ -168,7 +168,9 @@ class FieldRules(NamedTuple):
         types = types_of(schema, self.arguments)
         if not types & (_COMPOUND | {"string"}):
             return self._json(schema)
-        if types != {"string"} or not all(map(_says_no_more, chosen.schemas)):
+        says_nothing = types == ANY_TYPE and all(map(_says_no_more, chosen.schemas))
+        is_text = types == {"string"} and all(map(_says_no_more, chosen.schemas))
+        if not says_nothing and not is_text:
             self._refuse(f"more than the type of a text, in {json.dumps(schema)[:200]},")
         return f"{self.writer.literal(form.quote)} plain" if types == {"string"} else "any"
 

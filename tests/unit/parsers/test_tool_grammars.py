@@ -369,3 +369,10 @@ def test_a_prompt_that_closed_the_thoughts_is_answered_without(special):
             grammar = AnswerStyle(HERMES, THINK).grammar(use, prompt, tokenizer, wanted)
             assert allows(grammar, special, answer)
             assert allows(grammar, special, f"<think>\nHm.\n</think>\n\n{answer}") is thoughts
+
+
+def test_values_that_a_strict_schema_leaves_open_are_any():
+    tool = Tool("f", {"type": "object", "properties": {}}, strict=True)
+    grammar = grammar_of(FORMATS["gemma4"], ToolUse((tool,), Calling.REQUIRED), ())
+    call = FORMATS["gemma4"].write([Written("f", {"a": {"b": [1, "x"]}})])
+    assert allows(grammar, (), call)

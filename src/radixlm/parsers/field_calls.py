@@ -10,7 +10,7 @@ from typing import Any
 
 from radixlm.parsers.call_format import CDATA, CDATA_END, FieldCall
 from radixlm.parsers.one_call import LONGEST_NAME, Around, Call
-from radixlm.parsers.run import Steps, begun, pieces_of
+from radixlm.parsers.run import LOOK_AHEAD, Steps, Words, pieces_of
 from radixlm.parsers.tools import ANY_TYPE, fits, types_of
 from radixlm.parsers.values import as_json, unquoted_json
 
@@ -236,22 +236,19 @@ class TagCallReader(_FieldReader):
         """
         cursor, end_tag = self._cursor, self._end_tag
         tags = self._tags(end_tag)
-        at = cursor.at
+        words, at = Words(tags), cursor.at
         while True:
-            found = [(place, tag) for tag in tags if (place := cursor.text.find(tag, at)) >= 0]
-            if not found:
-                at = max(at, len(cursor.text) - max(begun(tag, cursor.text) for tag in tags))
+            if not (found := words.first(cursor.text, at)):
+                at = len(cursor.text) - words.begun(cursor.text, at)
                 certain(_before_spaces(cursor.text, at))
                 if cursor.ended:
                     return None
                 yield from cursor.wait()
                 continue
-            place, tag = min(found, key=lambda entry: (entry[0], -len(entry[1])))
+            place, tag = found.start(), found[0]
             certain(_before_spaces(cursor.text, place))
-            rest = cursor.text[place:]
-            if not cursor.ended and any(rest != word and word.startswith(rest) for word in tags):
-                yield from cursor.wait()  # for a longer one
-                continue
+            if (yield from cursor.comes(tags, place)) != tag:
+                continue  # it is a longer one
             if (yield from self._ends_value(call, place, tag, end_tag)):
                 closed = tag == end_tag
                 cursor.at = place + len(tag) if closed else place
@@ -285,8 +282,8 @@ class TagCallReader(_FieldReader):
             follow += (end_tag,) if padded else ()
         if (yield from cursor.comes(follow, behind)):
             return True
-        rest = cursor.text[behind:]
-        return cursor.ended and any(word.startswith(rest) for word in follow)  # cut off there
+        # Or it was cut off there.
+        return cursor.ended and any(word.startswith(cursor.text[behind:]) for word in follow)
 
     def _opens(self, call: Call, at: int) -> Steps[bool]:
         """Whether the opening tag of another argument of this tool stands at a place."""
@@ -309,9 +306,8 @@ def value_of(written: str, types: frozenset[str]) -> str:
 
 def _before_spaces(text: str, end: int) -> int:
     """`end`, or where the white space before it begins: it may belong to a tag."""
-    while end and text[end - 1].isspace():
-        end -= 1
-    return end
+    start = max(end - LOOK_AHEAD, 0)
+    return start + len(text[start:end].rstrip())
 
 
 def _property(schema: Mapping[str, Any], key: str) -> Any:

@@ -16,7 +16,7 @@ from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.call_format import CallFormat, NamedCall
 from radixlm.parsers.json_calls import NamedCallReader
 from radixlm.parsers.one_call import Around, Call, Offered
-from radixlm.parsers.run import Run, Steps, begun
+from radixlm.parsers.run import Run, Steps, Words
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 FINAL = CHANNEL + "final"
@@ -42,6 +42,8 @@ class HarmonyReader(Run):
         super().__init__()
         self._offered, self._new_id, self._most = offered, new_id, most
         self._calls = 0
+        # The next message may begin at once.
+        self._ends = Words((*_ENDS, START) if offered.mends else _ENDS)
         around = Around(self._cursor, offered, _ENDS, ())
         self._reader = NamedCallReader(around, NamedCall(after=""))
 
@@ -111,20 +113,14 @@ class HarmonyReader(Run):
         """Give a message away, up to its end."""
         cursor = self._cursor
         self._make = ReasoningDelta if thought else TextDelta
-        ends = (*_ENDS, START) if self._offered.mends else _ENDS  # the next one may begin at once
         while True:
-            text, mark = cursor.text, cursor.mark
-            found = [(at, end) for end in ends if (at := text.find(end, mark)) >= 0]
-            if found:
-                at, end = min(found)
-                self._give(at)
-                cursor.mark = cursor.at = at + len(end) * (end != START)
+            if found := self._ends.first(cursor.text, cursor.mark):
+                self._give(found.start())
+                cursor.mark = cursor.at = found.start() if found[0] == START else found.end()
                 self._make = TextDelta
                 return
-            stop = len(text)
-            if not cursor.ended:
-                stop -= max(begun(end, text) for end in ends)
-            self._give(max(stop, mark))
+            held = 0 if cursor.ended else self._ends.begun(cursor.text, cursor.mark)
+            self._give(len(cursor.text) - held)
             if cursor.ended:
                 return
             self._forget()

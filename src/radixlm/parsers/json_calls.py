@@ -17,6 +17,8 @@ from radixlm.parsers.values import as_json, is_object
 # As families call them, whichever they were taught.
 _FENCES = ("```json", "```")
 _QUOTES = ('"', "'")
+# Where JSON is wrong and Python may be right: at a text, True, False, None, or an object's begin.
+_PYTHON = frozenset("'TFN{")
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 # Half of a surrogate pair is no character, so no answer can hold it.
@@ -43,6 +45,7 @@ class _ArgumentsReader:
 
     def __init__(self, around: Around) -> None:
         self._around, self._cursor = around, around.cursor
+        self._tried = 0  # of the answer's characters, up to where none is read as Python again
         self._json = JsonText(
             around.cursor, mends=around.offered.mends, ends=(*around.ends, *around.begins)
         )
@@ -71,13 +74,22 @@ class _ArgumentsReader:
         self._cursor.before_wait = None
         return whole
 
-    def _python_object(self) -> Steps[Mapping[str, Any]]:
-        """Read an object that is written as in Python; an empty one where there is none."""
-        if (yield from self._cursor.peek()) != "{":
-            return {}
-        made = as_json((yield from self._cursor.balanced(_QUOTES, bracketed=True)))
-        value = json.loads(made) if made else None
-        return value if isinstance(value, dict) else {}
+    def _python_object(self, start: int) -> Steps[Mapping[str, Any]]:
+        """Read an object from `start` on that is written as in Python. An empty one where there is
+        none; the cursor stays where it is no JSON then.
+        """
+        cursor, wrong = self._cursor, self._cursor.at
+        seems_so = self._around.offered.mends and (yield from cursor.peek()) in _PYTHON
+        cursor.at = start
+        if seems_so and cursor.forgotten + start >= self._tried and (yield from cursor.skip("{")):
+            cursor.at = start
+            made = as_json((yield from cursor.balanced(_QUOTES, bracketed=True)))
+            value = json.loads(made) if made else None
+            if isinstance(value, dict):
+                return value
+            self._tried = cursor.forgotten + cursor.at
+        cursor.at = wrong
+        return {}
 
     def _object(self, at: _Reading) -> Steps[bool]:
         """Read the arguments, an object."""
@@ -89,6 +101,7 @@ class _ArgumentsReader:
         if quoted_as_in_python:
             return False
         at.unsent = start
+        self._json.mended.clear()  # what was read before is no part of it
         if not (yield from self._json.value()):
             return False
         at.end = at.known = self._cursor.at
@@ -106,10 +119,7 @@ class JsonCallReader(_ArgumentsReader):
     def read(self, call: Call) -> Steps[bool]:
         at, start = _Reading(), self._cursor.at
         whole = yield from self._sending(call, at, self._read(call, at))
-        if not whole and call.sent is None and self._around.offered.mends:
-            self._cursor.at = start
-            return (yield from self._in_python(call))
-        return whole
+        return whole or (call.sent is None and (yield from self._in_python(call, start)))
 
     def _read(self, call: Call, at: _Reading) -> Steps[bool]:
         """Read the call; False when its JSON is broken, or it is no call of such a tool."""
@@ -158,9 +168,9 @@ class JsonCallReader(_ArgumentsReader):
         cursor.at -= not fits
         return fits
 
-    def _in_python(self, call: Call) -> Steps[bool]:
+    def _in_python(self, call: Call, start: int) -> Steps[bool]:
         """Read a call that is written as in Python."""
-        call.name, value = None, (yield from self._python_object())
+        call.name, value = None, (yield from self._python_object(start))
         names = [value[key] for key in _NAMES if key in value]
         arguments = [value[key] for key in _ARGUMENTS if key in value]
         if self._keyed:
@@ -209,11 +219,7 @@ class NamedCallReader(_ArgumentsReader):
         at, start = _Reading(), self._cursor.at
         if (yield from self._sending(call, at, self._arguments(at))):
             return True
-        if call.sent is not None or not self._around.offered.mends:
-            return False
-        self._cursor.at = start
-        if not (given := (yield from self._python_object())):
-            self._cursor.at = start
+        if call.sent is not None or not (given := (yield from self._python_object(start))):
             return False
         call.more(json.dumps(given, ensure_ascii=False), self._cursor.at)
         return True

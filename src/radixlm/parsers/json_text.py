@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 
-from radixlm.parsers.run import Cursor, Steps
+from radixlm.parsers.run import LOOK_AHEAD, Cursor, Steps, Words
 
 _INSIDE = re.compile(r'[^"\\\x00-\x1f]*')
 _ESCAPED = '"\\/bfnrt'
@@ -37,14 +37,15 @@ class JsonText:
         self._cursor = cursor
         self._mends = mends
         self._ends = tuple(filter(None, ends)) if mends else ()
-        self._mended: deque[tuple[int, int, str]] = deque()  # from, to, what stands there instead
+        self._end_words = Words(self._ends)
+        self.mended: deque[tuple[int, int, str]] = deque()  # from, to, what stands there instead
         self.missing = ""  # brackets that the last value lacks
 
     def spelled(self, start: int, end: int) -> str:
         """The text between two places, mended; each place but once, from the front."""
         text, parts = self._cursor.text, []
-        while self._mended and self._mended[0][1] <= end:
-            first, last, instead = self._mended.popleft()
+        while self.mended and self.mended[0][1] <= end:
+            first, last, instead = self.mended.popleft()
             if start <= first:
                 parts += [text[start:first], instead]
                 start = last
@@ -111,14 +112,17 @@ class JsonText:
         return True
 
     def _string(self) -> Steps[bool]:
-        cursor = self._cursor
+        cursor, certain = self._cursor, 0
         cursor.at += 1
         while True:
             if found := _INSIDE.match(cursor.text, cursor.at):
                 end = self._end_within(cursor.at, found.end())
                 cursor.at = end
-                if end < found.end() and not (yield from self._goes_on()):
-                    return False
+                if end < found.end() and end >= certain:
+                    certain = yield from self._goes_on()
+                    if not certain:
+                        return False
+                cursor.at += end < found.end()
             character = yield from cursor.peek()
             if character == '"':
                 cursor.at += 1
@@ -126,7 +130,7 @@ class JsonText:
             if character and _INSIDE.fullmatch(character):
                 continue
             if character and self._mends and character < " ":
-                self._mended.append((cursor.at, cursor.at + 1, json.dumps(character)[1:-1]))
+                self.mended.append((cursor.at, cursor.at + 1, json.dumps(character)[1:-1]))
                 cursor.at += 1
             elif not (yield from self._escape()):
                 return False
@@ -134,35 +138,30 @@ class JsonText:
     def _end_within(self, start: int, end: int) -> int:
         """Where in a stretch of a text something begins that may enclose the call; else its end."""
         text = self._cursor.text
-        found = [at for word in self._ends if (at := text.find(word, start, end)) >= 0]
-        partly = [
-            end - length
-            for word in self._ends
-            for length in range(1, min(len(word), end - start + 1))
-            if end == len(text) and text.endswith(word[:length], start)
-        ]
-        return min([end, *found, *partly])
+        found = self._end_words.first(text, start, end + LOOK_AHEAD)  # it may have a line break
+        begun = len(text) - self._end_words.begun(text, start)
+        return min(end, begun, found.start() if found else end)
 
-    def _goes_on(self) -> Steps[bool]:
-        """Whether the text is not over at an end of what encloses the call: its quote still comes.
+    def _goes_on(self) -> Steps[int]:
+        """Up to where the text goes on past an end of what encloses the call, since its quote still
+        comes; 0 when it is over.
 
         Nothing of it is read until that is known, so that no value is given that was not written.
         """
         cursor = self._cursor
         if not (word := (yield from cursor.comes(self._ends))):
-            cursor.at += 1
-            return True
+            return cursor.at + 1
         at = cursor.at + len(word)
         while True:
             quote = cursor.text.find('"', at)
             while quote < 0 or quote + 1 >= len(cursor.text):
                 if cursor.ended:
-                    return False
+                    return 0
+                at = len(cursor.text) if quote < 0 else quote
                 yield from cursor.wait()
                 quote = cursor.text.find('"', at)
             if cursor.text[quote + 1] in _BEHIND:
-                cursor.at += len(word)
-                return True
+                return quote
             at = quote + 1
 
     def _escape(self) -> Steps[bool]:
@@ -199,7 +198,7 @@ class JsonText:
         start, end = self._cursor.at, self._cursor.at + _ESCAPE_LENGTH
         if _HIGH.match(escape) and _LOW.match((yield from self._ahead(end))):
             return end + _ESCAPE_LENGTH
-        self._mended.append((start, end, _NO_CHARACTER))
+        self.mended.append((start, end, _NO_CHARACTER))
         return end
 
     def _number(self) -> Steps[bool]:

@@ -15,11 +15,12 @@ from typing import Any
 from radixlm.parsers.call_format import FieldCall
 from radixlm.parsers.field_calls import TagCallReader, value_of
 from radixlm.parsers.one_call import Around, Call
-from radixlm.parsers.run import Steps, begun
+from radixlm.parsers.run import Steps, Words
 from radixlm.parsers.tools import choices, types_of
 
 _TEXT = frozenset({"string"})
 _ITEM = "item"
+_DEEPEST = 64  # levels; what is deeper is no value
 _EMPTY: Mapping[frozenset[str], Any] = {frozenset({"array"}): [], frozenset({"object"}): {}}
 
 
@@ -29,6 +30,7 @@ class NestedCallReader(TagCallReader):
     def __init__(self, around: Around, shape: FieldCall) -> None:
         super().__init__(around, shape)
         self._space = shape.key_before.removesuffix("<")
+        self._spaces = Words((self._space,))
         self._tags_within = NestedTags(shape)
 
     def _up_to_end(self, call: Call, certain: Callable[[int], None]) -> Steps[int | None]:  # noqa: ARG002
@@ -44,7 +46,8 @@ class NestedCallReader(TagCallReader):
             cursor.at = end + len(end_tag)
             return end
         while (end := cursor.text.find(self._space, start)) < 0:
-            certain(len(cursor.text) - begun(self._space, cursor.text))
+            start = len(cursor.text) - self._spaces.begun(cursor.text, start)
+            certain(start)
             if cursor.ended:
                 return None
             yield from cursor.wait()
@@ -58,7 +61,10 @@ class NestedCallReader(TagCallReader):
 
     def _json(self, written: str, types: frozenset[str], schema: Any, call: Call) -> str | None:  # noqa: ARG002
         value = self._tags_within.read(written, schema, call.schema)
-        made = json.dumps(value, ensure_ascii=False)
+        try:
+            made = json.dumps(value, ensure_ascii=False)
+        except RecursionError:
+            return None
         return None if self._space in made else made
 
 
@@ -70,9 +76,9 @@ class NestedTags:
         opening = re.escape(shape.key_before) + r"([^\s<>/]+)" + re.escape(shape.key_after)
         self._opening = re.compile(opening)
 
-    def read(self, written: str, schema: Any, root: Mapping[str, Any]) -> Any:
+    def read(self, written: str, schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
         """The value. schema: what it follows, in `root`. Text that is no such tags is a text."""
-        entries = list(self._entries(written.strip()))
+        entries = list(self._entries(written.strip())) if depth < _DEEPEST else []
         types = types_of(schema, root)
         if not entries and not written.strip() and types in _EMPTY:
             return _EMPTY[types]
@@ -80,9 +86,11 @@ class NestedTags:
             return written if types == _TEXT else json.loads(value_of(written, types))
         inner = choices(schema, root).schemas
         if all(key == _ITEM for key, _ in entries) and "array" in types:
-            return [self.read(text, _below(inner, "items", None), root) for _, text in entries]
+            below = _below(inner, "items", None)
+            return [self.read(text, below, root, depth + 1) for _, text in entries]
         return {
-            key: self.read(text, _below(inner, "properties", key), root) for key, text in entries
+            key: self.read(text, _below(inner, "properties", key), root, depth + 1)
+            for key, text in entries
         }
 
     def _entries(self, text: str) -> Iterator[tuple[str, str]]:

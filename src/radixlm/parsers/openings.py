@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from radixlm.parsers.call_format import CallFormat, FieldCall, JsonCall, NamedCall
@@ -11,10 +11,10 @@ from radixlm.parsers.field_calls import PythonCallReader, TagCallReader
 from radixlm.parsers.json_calls import JsonCallReader, NamedCallReader
 from radixlm.parsers.nested_calls import NestedCallReader
 from radixlm.parsers.one_call import Around, CallReader, Offered
-from radixlm.parsers.run import Cursor, begun
+from radixlm.parsers.run import LOOK_AHEAD, Cursor, Words
 
-_LINE = re.compile(r"\n[ \t]*(?=(\[?)\s*)")
-_START = re.compile(r"\s*(?:```(?:json|python)?)?\s*(?=(\[?)\s*)")
+_LINE = re.compile(r"\n\s*(?=(\[?))")
+_START = re.compile(r"\s*(?:```(?:json|python)?)?\s*(?=(\[?))")
 _FENCE_TO_COME = re.compile(r"\s*`{0,2}\Z|\s*```[a-z]{0,6}\Z")
 _WORD = re.compile(r"[\w.-]+", re.ASCII)
 _FIRST_KEY = re.compile(r"""\{\s*["']([^"']*)["']""")
@@ -66,6 +66,13 @@ class _Marker(NamedTuple):
     passed: bool = True
 
 
+class _Markers(NamedTuple):
+    """Markers by their spellings; of two that are alike the first."""
+
+    meaning: Mapping[str, _Marker]
+    words: Words
+
+
 class Openings:
     """The formats of an answer, of which `form` is the first.
 
@@ -77,6 +84,7 @@ class Openings:
         self._cursor, self._offered = cursor, offered
         forms = () if form is None else (form, *form.also)
         self.ways = [Way(each, _reader(cursor, each, offered)) for each in forms]
+        self._known: dict[tuple[Sequence[str], bool, bool], _Markers] = {}
         self._at_lines = not all(way.before for way in self.ways)
 
     def like(self, opening: Opening) -> list[Way]:
@@ -95,29 +103,35 @@ class Openings:
         reasoning that is read. line: what was given away of the present line, None at the begin.
         """
         text, mark = self._cursor.text, self._cursor.mark
-        found: list[Opening] = []
-        hold = len(text)
-        for marker in self._markers(dropped, calls=calls, thinking=thinking):
-            at = text.find(marker.word, mark)
-            if at >= 0:
-                after = at + len(marker.word) * marker.passed
-                found.append(Opening(at, after, marker.way, marker.sure))
-            elif not self._cursor.ended:
-                hold = min(hold, len(text) - begun(marker.word, text[mark:]))
-        first = min(found, key=lambda opening: opening.at, default=None)
+        asked = dropped, calls, thinking
+        markers = self._known.get(asked) or self._known.setdefault(asked, self._markers(*asked))
+        first, hold = None, len(text)
+        if found := markers.words.first(text, mark):
+            marker = markers.meaning[found[0]]
+            hold = found.start()
+            first = Opening(hold, found.end() if marker.passed else hold, marker.way, marker.sure)
+        elif not self._cursor.ended:
+            hold -= markers.words.begun(text, mark)
         if calls and self._at_lines and not thinking:
-            end = hold if first is None else first.at
-            for at, after in self._lines(line, end):
+            for at, after in self._lines(line, hold):
                 if (way := self._begun(at, after, line)) is not None:
                     # An answer that is only such an object calls, even a tool that is unknown.
                     alone = line is None and isinstance(way.form.call, JsonCall)
                     sure = alone and not way.form.begin and at == self._cursor.mark
                     return Opening(at, after, way, sure, "[" in text[at:after]), at
                 if not self._cursor.ended and self._undecided(at, after):
-                    return None, min(hold, at)
+                    return None, at
         return first, hold
 
-    def _markers(self, dropped: Sequence[str], *, calls: bool, thinking: bool) -> Iterator[_Marker]:
+    def _markers(self, dropped: Sequence[str], calls: bool, thinking: bool) -> _Markers:
+        meaning: dict[str, _Marker] = {}
+        for marker in self._each_marker(dropped, calls, thinking):
+            meaning.setdefault(marker.word, marker)
+        return _Markers(meaning, Words(meaning))
+
+    def _each_marker(
+        self, dropped: Sequence[str], calls: bool, thinking: bool
+    ) -> Iterator[_Marker]:
         yield from map(_Marker, dropped)
         if not calls or (thinking and not self._offered.mends):
             return
@@ -135,20 +149,21 @@ class Openings:
         if line is None and (found := _START.match(text, mark)):
             yield mark, found.end() + len(found[1])
         for found in _LINE.finditer(text, mark, max(end, mark)):
-            yield found.end(), found.end() + len(found[1])
+            at = found.end()
+            if at - text.rfind("\n", mark, at) <= LOOK_AHEAD:  # else it was given away
+                yield at, at + len(found[1])
 
     def _begun(self, at: int, after: int, line: str | None) -> Way | None:
         """The format in which a tool's call seems to begin with this line."""
         text = self._cursor.text
-        rest = text[after:]
-        after += len(rest) - len(rest.lstrip())
+        near = text[after : at + LOOK_AHEAD].lstrip()
         first = line is None and at == self._cursor.mark
         for way in self.ways:
             form = way.form
             if not self._offered.mends and (form.begin or not first):
                 continue
             if isinstance(form.call, JsonCall):
-                key = _FIRST_KEY.match(text, after)
+                key = _FIRST_KEY.match(near)
                 if (
                     key
                     and self._in_call(key[1], form.call)
@@ -156,12 +171,12 @@ class Openings:
                 ):
                     return way
                 continue
-            word = _WORD.match(text, after)
+            word = _WORD.match(near)
             if not word or word[0] not in self._offered.tools:
                 continue
             if form.opens.strip() == "[" and "[" not in text[at:after]:
                 continue
-            if text[word.end() :].lstrip().startswith(way.behind_name or ("\0",)):
+            if near[word.end() :].lstrip().startswith(way.behind_name or ("\0",)):
                 return way
         return None
 
@@ -170,13 +185,22 @@ class Openings:
 
     def _fenced(self, at: int, line: str | None) -> bool:
         """Whether the line before is the begin of a code block, in which calls are examples."""
-        before = (line or "") + self._cursor.text[self._cursor.mark : at]
-        return before.rstrip().rpartition("\n")[2].lstrip().startswith("```")
+        text, mark = self._cursor.text, self._cursor.mark
+        start = max(mark, at - LOOK_AHEAD)
+        end = start + len(text[start:at].rstrip())
+        if end + LOOK_AHEAD <= at:
+            return False  # it was given away
+        begin = text.rfind("\n", mark, end) + 1
+        before = text[begin:end] if begin else (line or "") + text[mark:end]
+        return before.lstrip().startswith("```")
 
     def _undecided(self, at: int, after: int) -> bool:
         """Whether more text must show if a call begins here."""
-        rest = self._cursor.text[after:].lstrip()
-        if not rest or _KEY_TO_COME.match(rest) or _FENCE_TO_COME.match(self._cursor.text, at):
+        text = self._cursor.text
+        if len(text) >= at + LOOK_AHEAD:
+            return False
+        rest = text[after:].lstrip()
+        if not rest or _KEY_TO_COME.match(rest) or _FENCE_TO_COME.match(text, at):
             return True
         word = _WORD.match(rest)
         if not word:

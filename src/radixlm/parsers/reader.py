@@ -15,7 +15,7 @@ from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.call_format import CallFormat, JsonCall
 from radixlm.parsers.one_call import Call, Offered
 from radixlm.parsers.openings import Opening, Openings, Way
-from radixlm.parsers.run import Run, Steps
+from radixlm.parsers.run import LOOK_AHEAD, Run, Steps
 from radixlm.parsers.thoughts import Thoughts
 
 _FENCES = ("```json", "```python", "```")
@@ -61,7 +61,8 @@ class AnswerReader(Run):
         if self._thoughts is not None:
             yield from self._thought(self._thoughts)
         if self._begun:
-            yield from self._read_calls(Opening(0, 0, self._openings.ways[0], sure=True))
+            start = self._cursor.at
+            yield from self._read_calls(Opening(start, start, self._openings.ways[0], sure=True))
         while (opening := (yield from self._next())) is not None:
             yield from self._read_calls(opening)
 
@@ -115,7 +116,8 @@ class AnswerReader(Run):
 
     def _give_before(self, end: int) -> None:
         """Give away text up to `end`, without the spaces before it."""
-        self._give(max(self._cursor.mark, len(self._cursor.text[:end].rstrip())))
+        start = max(self._cursor.mark, end - LOOK_AHEAD)
+        self._give(start + len(self._cursor.text[start:end].rstrip()))
 
     def _give(self, end: int) -> None:
         cursor = self._cursor
@@ -125,7 +127,7 @@ class AnswerReader(Run):
             self._after_call = cursor.mark == end
         if end > cursor.mark:
             line = (self._line or "") + cursor.text[cursor.mark : end]
-            self._line = line.rpartition("\n")[2][:_LINE_LENGTH]
+            self._line = line.rpartition("\n")[2].lstrip()[:_LINE_LENGTH]
         super()._give(end)
 
     def _read_calls(self, opening: Opening) -> Steps[None]:

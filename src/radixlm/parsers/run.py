@@ -12,6 +12,10 @@ from radixlm.parsers import AnswerEvent, TextDelta
 T = TypeVar("T")
 
 _BETWEEN = re.compile(r"\s+|(?<=>)|(?=<)")
+# Characters: white space that is held back is no longer, nor what shows that a call begins. Else
+# a model that writes nothing but line breaks costs the square of their number.
+LOOK_AHEAD = 400
+_SPACES = re.compile(r"\s*")
 
 # A stretch of the run; it yields to wait for more text.
 Steps = Generator[None, None, T]
@@ -24,12 +28,13 @@ class Cursor:
         ^ mark                                       ^ at
 
     Readers look at single characters and never at the pieces, so these make no difference.
+    forgotten: how many characters came before the text.
     before_wait: called before each wait for more text, if it is set.
     """
 
     def __init__(self) -> None:
         self.text = ""
-        self.mark = self.at = 0
+        self.mark = self.at = self.forgotten = 0
         self.ended = self.cut = False
         self.before_wait: Callable[[], None] | None = None
 
@@ -81,8 +86,9 @@ class Cursor:
         """Which of `words` stands at a place, by default the present one; "" for none."""
         start = self.at if at is None else at
         known = [word for word in words if word]
+        longest = max(map(len, known), default=0)
         while True:
-            rest = self.text[start:]
+            rest = self.text[start : start + longest]
             if self.ended or not any(word != rest and word.startswith(rest) for word in known):
                 return max(filter(rest.startswith, known), key=len, default="")
             yield from self.wait()
@@ -122,8 +128,8 @@ class Cursor:
     def after_spaces(self, at: int) -> Steps[int]:
         """The place of the first character from `at` on that is no white space."""
         while True:
-            rest = self.text[at:]
-            at += len(rest) - len(rest.lstrip())
+            if found := _SPACES.match(self.text, at):
+                at = found.end()
             if at < len(self.text) or self.ended:
                 return at
             yield from self.wait()
@@ -168,6 +174,7 @@ class Run(ABC):
     def _forget(self) -> None:
         """Drop text that was given away. No caller may remember a place."""
         cursor = self._cursor
+        cursor.forgotten += cursor.mark
         cursor.text, cursor.mark, cursor.at = cursor.text[cursor.mark :], 0, 0
 
     def _rest(self) -> Steps[None]:
@@ -189,9 +196,27 @@ def pieces_of(words: str) -> list[str]:
     return [piece for piece in _BETWEEN.split(words) if piece]
 
 
-def begun(marker: str, text: str) -> int:
-    """How many of the last characters of `text` may be the begin of `marker`."""
-    for length in range(min(len(marker) - 1, len(text)), 0, -1):
-        if text.endswith(marker[:length]):
-            return length
-    return 0
+class Words:
+    """Finds some words in a text, in one pass for all of them.
+
+    >>> words = Words(["</a>", "</ab>"])
+    >>> words.first("x</a>", 0)[0], words.begun("x</a", 0)
+    ('</a>', 3)
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        known = sorted(filter(None, words), key=len, reverse=True)
+        self._any = re.compile("|".join(map(re.escape, known)) or r"(?!)")
+        self._longest = len(known[0]) if known else 0
+        self._begins = {word[:end] for word in known for end in range(1, len(word))}
+
+    def first(self, text: str, start: int, end: int | None = None) -> re.Match[str] | None:
+        """The first of the words between two places; the longest one there."""
+        return self._any.search(text, start, len(text) if end is None else end)
+
+    def begun(self, text: str, start: int) -> int:
+        """How many of the last characters, from `start` on, may be the begin of a word."""
+        for length in range(min(self._longest - 1, len(text) - start), 0, -1):
+            if text[-length:] in self._begins:
+                return length
+        return 0

@@ -1,0 +1,69 @@
+"""Answers read apart, whatever was crooked in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from radixlm.parsers import Answered
+from radixlm.parsers.families import FUNCTIONARY, HERMES, JSON, KIMI, MISTRAL_NAMED, PYTHONIC
+from radixlm.parsers.run import LOOK_AHEAD
+from radixlm.parsers.thoughts import THINK
+from tests.unit.parsers.readings import parser_of, read
+
+NOW = '{"name": "now", "arguments": {}}'
+
+
+@pytest.mark.parametrize("blank", ["\n", " ", "\n  "])
+@pytest.mark.parametrize("length", [LOOK_AHEAD - 1, LOOK_AHEAD, LOOK_AHEAD + 1])
+@pytest.mark.parametrize("before", ["", "Text.", "```json"])
+def test_white_space_is_held_back_up_to_a_length(blank, length, before):
+    """Else line breaks without end cost the square of their number."""
+    space = (blank * length)[-length:]
+    answer = read(HERMES, f"{before}{space}<tool_call>{NOW}</tool_call>")
+    assert [call.name for call in answer.calls] == ["now"]
+    assert answer.text == before + space[: max(length - LOOK_AHEAD, 0)]
+    for written in (NOW, "now[ARGS]{}"):
+        for form in (HERMES, JSON, MISTRAL_NAMED):
+            read(form, f"{before}{space}{written}")
+            read(form, f"{before}\n{written[:4]}{space}{written[4:]}")
+
+
+@pytest.mark.parametrize("text", ["\n", " ", "{ ", '{"x', "now ", "\n\n\t"])
+def test_what_is_given_away_is_not_kept(text):
+    parser = parser_of(HERMES)
+    answer = Answered()
+    for character in text[0] + text[1:] * 5_000 if len(text) > 1 else text * 5_000:
+        answer.add(parser.push(character))
+    assert len(answer.text) > 4_000
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (KIMI, KIMI.begin + "<|tool_call_begin|>now:0<|tool_call_argument_begin|>{'a': ("),
+        (FUNCTIONARY, ">>>now\n{'a': ("),
+        (PYTHONIC, "\n[now(a=("),
+        (JSON, "\n{'name': ("),
+        (JSON, '\n{"id":'),
+    ],
+)
+def test_what_is_not_closed_is_read_once(form, text):
+    """Not from each that stands in it up to the answer's end again, for minutes."""
+    parser = parser_of(form)
+    answer = Answered().add([*parser.push(text * 2_000), *parser.flush()])
+    assert len(answer.calls) <= 1
+    assert len(answer.text) > 10_000
+
+
+def test_an_object_that_is_no_call_hides_none_behind_it():
+    text = "<tool_call>{'name': 'now', 'a': 'it's'}</tool_call><tool_call>" + NOW + "</tool_call>"
+    assert [call.name for call in read(HERMES, text).calls] == ["now"]
+
+
+def test_calls_that_the_prompt_opened_may_come_behind_thoughts():
+    text = "<think>Hm.</think>now\n{}"
+    answer = read(FUNCTIONARY, text, thoughts=THINK, begun=True)
+    assert [call.name for call in answer.calls] == ["now"]
+    assert (answer.text, answer.reasoning) == ("", "Hm.")
+    broken = read(FUNCTIONARY, "<think>Hm.</think>no call", thoughts=THINK, begun=True)
+    assert (broken.text, broken.reasoning) == ("no call", "Hm.")

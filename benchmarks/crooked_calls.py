@@ -111,7 +111,10 @@ def _call(draw: random.Random) -> Call:
             keys = ("on", "count", "ratio", "list", "tree", "note")
             values: Sequence[Any] = (
                 *(draw.random() < 0.5, draw.randrange(-9, 999), draw.choice((0.25, -1.5, 1e3))),
-                *(draw.sample(_PARTS, 2), {"a": [1, None], "b": {"c": f"c {draw.choice(_PARTS)}"}}),
+                *(
+                    draw.sample(_PARTS, 2),
+                    {"a": [1, False], "b": {"c": f"c {draw.choice(_PARTS)}"}},
+                ),
                 _text(draw),
             )
             chosen = sorted(draw.sample(range(len(keys)), draw.randint(1, len(keys))))

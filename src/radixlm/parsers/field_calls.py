@@ -263,7 +263,8 @@ class TagCallReader(_FieldReader):
         if not self._around.offered.mends or end_tag == CDATA_END:
             return tuple(filter(None, (end_tag,)))
         own = (end_tag, self._shape.key_before, self._shape.closes)
-        return (*filter(None, own), *self._around.ends)
+        # The begin of calls where it closes them, as crooked models write it.
+        return (*filter(None, own), *self._around.ends, *self._around.begins)
 
     def _ends_value(self, call: Call, place: int, tag: str, end_tag: str) -> Steps[bool]:
         """Whether a tag ends the value, and does not belong to it."""

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.parsers import Answered, thoughts
@@ -23,6 +23,7 @@ from radixlm.parsers.one_call import Offered
 from radixlm.parsers.reader import AnswerReader
 from radixlm.parsers.thoughts import Thoughts
 from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.thinking_switch import ThinkingSwitch, ThinkingWish
 
 _NAME = "look_up_weather"
 _CALL = Written(_NAME, {"city": "Oberwil im Simmental", "days": 27})
@@ -37,11 +38,6 @@ _TOOL = {
 _QUESTION = {"role": "user", "content": "How is the weather?"}
 _RESULT = {"role": "tool", "tool_call_id": "call00001", "name": _NAME, "content": "Fine."}
 _THOUGHT, _ANSWER = "it rains perhaps", "it shines"
-_SWITCHES: Final[Sequence[Mapping[str, Any]]] = (
-    {},
-    {"enable_thinking": True, "thinking": True},
-    {"enable_thinking": False, "thinking": False},
-)
 # A marker of which only the beginning stands there.
 _OPENED = re.compile(r"[<\[][^<>\[\]\s]*\Z")
 _LONGEST_MARKER = 100
@@ -147,7 +143,9 @@ def _with_thoughts(template: ChatTemplate) -> Iterator[str]:
     call = {"id": "call00001", "type": "function", "function": _CALL._asdict()}
     said = {"role": "assistant", "content": _ANSWER, "reasoning_content": _THOUGHT}
     calling = {**said, "content": "", "tool_calls": [call]}
-    for switch in _SWITCHES:
+    known = ThinkingSwitch.of(template)
+    wishes = (ThinkingWish(), ThinkingWish(on=True), ThinkingWish(on=False))
+    for switch in (known.variables(wish, {}) for wish in wishes):
         yield _rendered(template, [_QUESTION], **switch)
         yield _rendered(template, [_QUESTION], [_TOOL], **switch)
         yield _rendered(template, [_QUESTION, said], **switch)

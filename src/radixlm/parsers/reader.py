@@ -62,7 +62,7 @@ class AnswerReader(Run):
             yield from self._thought(self._thoughts)
         if self._begun:
             start = self._cursor.at
-            yield from self._read_calls(Opening(start, start, self._openings.ways[0], sure=True))
+            yield from self._read_calls(Opening(start, start, self._openings.ways[0]))
         while (opening := (yield from self._next())) is not None:
             yield from self._read_calls(opening)
 

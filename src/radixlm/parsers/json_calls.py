@@ -21,6 +21,7 @@ _QUOTES = ('"', "'")
 _PYTHON = frozenset("'TFN{")
 _NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
+_BESIDE = frozenset({*_NAMES, "id", "type"})
 # Half of a surrogate pair is no character, so no answer can hold it.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _IN_NAME = re.compile(r"[\w.:/-]", re.ASCII)
@@ -126,19 +127,21 @@ class JsonCallReader(_ArgumentsReader):
         yield from self._json.spaces()
         if not (yield from self._json.one_of("{")):
             return False
+        others: list[str] = []
         while True:
             yield from self._json.spaces()
             start = self._cursor.at
             if not (yield from self._json.key()):
                 return False
             key = json.loads(self._cursor.text[start : self._cursor.at - 1], strict=False)
+            others += [] if key in _BESIDE else [key]
             yield from self._json.spaces()
             if not (yield from self._field(key, call, at)):
                 return False
             yield from self._json.spaces()
             if at.missing or (yield from self._json.one_of("}")):
                 given = at.unsent is not None or at.spelled is not None
-                return call.name is not None and (given or call.is_known)
+                return call.name is not None and (given or call.needs_none(others))
             if not (yield from self._json.one_of(",")):
                 return False
 

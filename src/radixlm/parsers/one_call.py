@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from radixlm import parsers
 from radixlm.parsers.run import Cursor, Steps
 
 LONGEST_NAME = 200
+_NAME = re.compile(r"[\w.:/-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +54,15 @@ class Call:
     def schema(self) -> Mapping[str, Any]:
         return self._offered.tools.get(self.name or "", {})
 
-    @property
-    def is_known(self) -> bool:
-        return self.name in self._offered.tools
+    def needs_none(self, others: Iterable[str]) -> bool:
+        """Whether it calls without arguments. others: keys beside its name, which may be these."""
+        return self.name in self._offered.tools and not any(others)
 
     def names(self, name: str) -> bool:
         """Take `name` as the tool's, if one may be called so."""
         known = name in self._offered.tools
-        if known or (name and not self._known_only and len(name) <= LONGEST_NAME):
+        may_be = len(name) <= LONGEST_NAME and _NAME.fullmatch(name)
+        if known or (may_be and not self._known_only):
             self.name = name
         return self.name is not None
 

@@ -19,7 +19,11 @@ _FENCE_TO_COME = re.compile(r"\s*`{0,2}\Z|\s*```[a-z]{0,6}\Z")
 _WORD = re.compile(r"[\w.-]+", re.ASCII)
 _FIRST_KEY = re.compile(r"""\{\s*["']([^"']*)["']""")
 _KEY_TO_COME = re.compile(r"""\{\s*(["'][^"']*)?\Z""")
+# Braces stand in prose and in code, too.
+_OBJECT = re.compile(r"""[^{]|\{\s*["'}]""")
+_OBJECT_TO_COME = re.compile(r"\{\s*\Z")
 _IN_CALL = frozenset({"name", "tool_name", "type", "id", "arguments", "parameters"})
+_LINE_LENGTH = 20
 _SHORTEST_END = 3  # characters: brackets stand in values as well
 
 
@@ -59,6 +63,34 @@ class Opening(NamedTuple):
     listed: bool = False
 
 
+class Given:
+    """What was given away of an answer's text, as far as it says what follows.
+
+    line: the begin of the present line; None at the answer's begin, or behind a call. last: the
+    last character. in_block: whether the line stands in a code block, where calls are examples.
+    """
+
+    def __init__(self) -> None:
+        self.line: str | None = None
+        self.last = ""
+        self.in_block = False
+
+    def add(self, text: str) -> None:
+        *lines, line = ((self.line or "") + text).split("\n")
+        self.in_block ^= _turns(lines)
+        self.line, self.last = line.lstrip()[:_LINE_LENGTH], text[-1:]
+
+    def exemplary(self, text: str) -> bool:
+        """Whether what follows `text`, which comes next, stands in a code block or behind a `."""
+        lines = ((self.line or "") + text).split("\n")
+        return self.in_block ^ _turns(lines) or (text[-1:] or self.last) == "`"
+
+
+def _turns(lines: Sequence[str]) -> bool:
+    """Whether code blocks begin and end an odd number of times."""
+    return sum(line.lstrip().startswith("```") for line in lines) % 2 == 1
+
+
 class _Marker(NamedTuple):
     word: str
     way: Way | None = None
@@ -95,21 +127,25 @@ class Openings:
         return [each for each in self.ways if each.form.begin == way.form.begin]
 
     def look(
-        self, dropped: Sequence[str], *, calls: bool, thinking: bool, line: str | None
+        self, dropped: Sequence[str], *, calls: bool, thinking: bool, given: Given
     ) -> tuple[Opening | None, int]:
         """The first opening in the text that was not given away, and up to where all is text.
 
         dropped: markers that open nothing. calls: another one may be made. thinking: it is
-        reasoning that is read. line: what was given away of the present line, None at the begin.
+        reasoning that is read.
         """
-        text, mark = self._cursor.text, self._cursor.mark
+        text, mark, line = self._cursor.text, self._cursor.mark, given.line
         asked = dropped, calls, thinking
         markers = self._known.get(asked) or self._known.setdefault(asked, self._markers(*asked))
         first, hold = None, len(text)
         if found := markers.words.first(text, mark):
             marker = markers.meaning[found[0]]
             hold = found.start()
-            first = Opening(hold, found.end() if marker.passed else hold, marker.way, marker.sure)
+            after = found.end() if marker.passed else hold
+            first = Opening(hold, after, marker.way, marker.sure)
+            if marker.way is not None and given.exemplary(text[mark:hold]):
+                # A known tool's call may come between its own markers even there.
+                first = first._replace(sure=False) if marker.passed else _text(hold)
         elif not self._cursor.ended:
             hold -= markers.words.begun(text, mark)
         if calls and self._at_lines and not thinking:
@@ -117,7 +153,9 @@ class Openings:
                 if (way := self._begun(at, after, line)) is not None:
                     # An answer that is only such an object calls, even a tool that is unknown.
                     alone = line is None and isinstance(way.form.call, JsonCall)
-                    sure = alone and not way.form.begin and at == self._cursor.mark
+                    sure = alone and not way.form.begin and at == mark
+                    if not (line is None and at == mark) and given.exemplary(text[mark:at]):
+                        return _text(at), at
                     return Opening(at, after, way, sure, "[" in text[at:after]), at
                 if not self._cursor.ended and self._undecided(at, after):
                     return None, at
@@ -164,11 +202,7 @@ class Openings:
                 continue
             if isinstance(form.call, JsonCall):
                 key = _FIRST_KEY.match(near)
-                if (
-                    key
-                    and self._in_call(key[1], form.call)
-                    and (first or not self._fenced(at, line))
-                ):
+                if key and self._in_call(key[1], form.call):
                     return way
                 continue
             word = _WORD.match(near)
@@ -176,23 +210,13 @@ class Openings:
                 continue
             if form.opens.strip() == "[" and "[" not in text[at:after]:
                 continue
-            if near[word.end() :].lstrip().startswith(way.behind_name or ("\0",)):
+            behind = near[word.end() :].lstrip()
+            if behind.startswith(way.behind_name or ("\0",)) and _OBJECT.match(behind):
                 return way
         return None
 
     def _in_call(self, key: str, call: JsonCall) -> bool:
         return key in _IN_CALL if call.name else key in self._offered.tools
-
-    def _fenced(self, at: int, line: str | None) -> bool:
-        """Whether the line before is the begin of a code block, in which calls are examples."""
-        text, mark = self._cursor.text, self._cursor.mark
-        start = max(mark, at - LOOK_AHEAD)
-        end = start + len(text[start:at].rstrip())
-        if end + LOOK_AHEAD <= at:
-            return False  # it was given away
-        begin = text.rfind("\n", mark, end) + 1
-        before = text[begin:end] if begin else (line or "") + text[mark:end]
-        return before.lstrip().startswith("```")
 
     def _undecided(self, at: int, after: int) -> bool:
         """Whether more text must show if a call begins here."""
@@ -209,7 +233,13 @@ class Openings:
         if not behind and word.end() == len(rest):
             return any(name.startswith(word[0]) for name in self._offered.tools)
         marks = [mark for way in self.ways for mark in way.behind_name]
-        return word[0] in self._offered.tools and any(mark.startswith(behind) for mark in marks)
+        comes = any(mark.startswith(behind) for mark in marks) or _OBJECT_TO_COME.match(behind)
+        return word[0] in self._offered.tools and bool(comes)
+
+
+def _text(at: int) -> Opening:
+    """What stands at a place is text."""
+    return Opening(at + 1, at + 1, None)
 
 
 def _reader(cursor: Cursor, form: CallFormat, offered: Offered) -> CallReader:

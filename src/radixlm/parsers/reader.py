@@ -14,12 +14,11 @@ from collections.abc import Callable
 from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.call_format import CallFormat, JsonCall
 from radixlm.parsers.one_call import Call, Offered
-from radixlm.parsers.openings import Opening, Openings, Way
+from radixlm.parsers.openings import Given, Opening, Openings, Way
 from radixlm.parsers.run import LOOK_AHEAD, Run, Steps
 from radixlm.parsers.thoughts import Thoughts
 
 _FENCES = ("```json", "```python", "```")
-_LINE_LENGTH = 20
 
 
 class AnswerReader(Run):
@@ -47,9 +46,7 @@ class AnswerReader(Run):
         self._openings = Openings(self._cursor, form, offered)
         self._calls = 0
         self._after_call = False
-        self._line: str | None = (
-            None  # what was given away of the present line; None: of the answer
-        )
+        self._given = Given()
         self._dropped: tuple[str, ...] = ()
         self._listed = False  # the calls that are read stand in a list
 
@@ -80,7 +77,7 @@ class AnswerReader(Run):
                 if self._calls:  # the end of the thoughts was forgotten
                     self._dropped += (thoughts.end,)
                     break
-            self._make, self._line = TextDelta, None
+            self._make, self._given = TextDelta, Given()
         ended = yield from cursor.skip_loosely(thoughts.end)
         begin, end = thoughts.answer_begin, thoughts.answer_end
         answers = bool(begin) and (yield from cursor.skip_loosely(begin))
@@ -96,7 +93,7 @@ class AnswerReader(Run):
         while True:
             dropped = (stop,) if stop else self._dropped
             opening, hold = self._openings.look(
-                dropped, calls=self._may_call, thinking=bool(stop), line=self._line
+                dropped, calls=self._may_call, thinking=bool(stop), given=self._given
             )
             if opening is not None:
                 self._give_before(opening.at)
@@ -126,8 +123,7 @@ class AnswerReader(Run):
             cursor.mark += len(text) - len(text.lstrip())
             self._after_call = cursor.mark == end
         if end > cursor.mark:
-            line = (self._line or "") + cursor.text[cursor.mark : end]
-            self._line = line.rpartition("\n")[2].lstrip()[:_LINE_LENGTH]
+            self._given.add(cursor.text[cursor.mark : end])
         super()._give(end)
 
     def _read_calls(self, opening: Opening) -> Steps[None]:
@@ -178,7 +174,7 @@ class AnswerReader(Run):
             cursor.at = call.sent
         call.end(whole)
         self._calls += 1
-        self._after_call, self._line = whole, None
+        self._after_call, self._given = whole, Given()
         cursor.mark = cursor.at
         return whole
 

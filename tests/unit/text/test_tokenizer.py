@@ -267,3 +267,13 @@ def test_unreadable_folder_is_a_model_error_with_transformers(tmp_path: Path):
     )
     assert "ModelError" in done.stderr
     assert "no tokenizer.json" in done.stderr
+
+
+def test_special_tokens_that_a_text_spells_are_found():
+    backend = byte_level()
+    backend.add_special_tokens(["<|a|>", "｜D｜"])
+    tokenizer = Tokenizer(backend, {})
+    found = tokenizer.special_in("x<|a|>b <｜D｜invoke <|c|><|a|>")
+    assert found == {text: tokenizer.token_id(text) for text in ("<|a|>", "｜D｜")}
+    assert tokenizer.special_in("no marker") == {}
+    assert Tokenizer(byte_level(), {}).special_in("<|a|>") == {}

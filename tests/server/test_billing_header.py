@@ -49,6 +49,7 @@ SENT: list[tuple[str, Any]] = [
     ),
     (CHAT, lambda first: system(part(first), part(RULES))),
     (CHAT, lambda first: system(part(f"{first}\n\n{RULES}"), role="developer")),
+    (CHAT, lambda first: system(part(f"{first}\n\n{first}\n{RULES}"))),  # of two that were joined
     (CHAT, lambda first: system(part(first, **MARK), part(RULES))),
     (
         CHAT,

@@ -18,8 +18,8 @@ LEFT_OUT: Final = (
 )
 # Nothing but pairs, the first of them Claude Code's own: no sentence of anybody's.
 _LINE = re.compile(
-    r"x-anthropic-billing-header:[ \t]*cc_[\w-]+=[^;\s]*(?:;[ \t]*[\w-]+=[^;\s]*)*;?[ \t]*"
-    r"(?:[\r\n]+|\Z)"
+    r"(?:x-anthropic-billing-header:[ \t]*cc_[\w-]+=[^;\s]*(?:;[ \t]*[\w-]+=[^;\s]*)*;?[ \t]*"
+    r"(?:[\r\n]+|\Z))+"
 )
 
 

@@ -46,13 +46,18 @@ ASKED = (
 {%- endif %}"""
     + _TURNS
 )
-# One call a message, without text beside it, whose result follows; thoughts have another name.
+# One call a message, without text beside it, whose result follows; thoughts have another name, and
+# are left out once an answer without calls comes.
 CHANNELS = (
     _TOOLS
     + """{%- for m in messages %}
 {%- if m.role == "assistant" and m.tool_calls %}
+{%- set later = namespace(answer=false) %}
+{%- for each in messages[loop.index:] if each.role == "assistant" and "tool_calls" not in each %}
+{%- set later.answer = true %}
+{%- endfor %}
 {%- if m.thinking and m.content %}{{ raise_exception("thoughts or text") }}{% endif %}
-{%- if m.thinking %}<analysis>{{ m.thinking }}{% endif %}
+{%- if m.thinking and not later.answer %}<analysis>{{ m.thinking }}{% endif %}
 {{- "<to " + m.tool_calls[0].function.name + ">" + m.tool_calls[0].function.arguments | tojson }}
 {%- elif m.role == "assistant" %}<final>{{ m.content }}
 {%- elif m.role == "tool" %}<result>{{ m.content | tojson }}

@@ -10,7 +10,8 @@ or renamed:
     user A   user B                ->   user A   assistant ""   user B      roles_alternate
 
 What is done to a message follows from those before it and from its own results, never from later
-turns: so the rendering of earlier turns stays the beginning of the next one's.
+turns: so the rendering of earlier turns stays the beginning of the next one's. Only
+text_in_thoughts ends with a turn, as the template drops its thoughts then.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Fit:
     results_by_call: bool = False
     answer_after_results: bool = False
     one_call_a_message: bool = False
+    text_in_thoughts: bool = False
     text_before_calls: bool = False
     ids: Literal["", "short", "named"] = ""
     arguments_as_json: bool = False
@@ -107,6 +109,7 @@ WORDS: Mapping[str, str] = {
     "results_by_call": "results come in the order of their calls",
     "answer_after_results": "an empty answer stands behind results where no other comes",
     "one_call_a_message": "each call is a message, with its result behind it",
+    "text_in_thoughts": "text beside thoughts and calls follows the thoughts while a turn goes on",
     "text_before_calls": "text beside calls is a message in front of them",
     "ids": "ids of calls become others",
 }
@@ -134,6 +137,7 @@ def fitted(
         "systems_joined": _systems_joined,
         "system_folded": _system_folded,
         "late_system_folded": _late_system_folded,
+        "text_in_thoughts": _text_in_thoughts,
         "text_before_calls": partial(_text_before_calls, fit.roles_alternate),
         "one_call_a_message": _one_call_a_message,
         "ids": _short_ids if fit.ids == "short" else _named_ids,
@@ -246,6 +250,17 @@ def _late_system_folded(messages: Sequence[Json]) -> Iterator[Json]:
         late = begun and message["role"] == "system"
         begun = begun or message["role"] != "system"
         yield _user(message["content"]) if late else message
+
+
+def _text_in_thoughts(messages: Sequence[Json]) -> Iterator[Json]:
+    """In messages with calls, behind the last answer that has none."""
+    answers = (at for at, each in enumerate(messages) if each["role"] == "assistant")
+    begins = max((at for at in answers if not _calls(messages[at])), default=-1)
+    for at, message in enumerate(messages):
+        thoughts, text = message.get("reasoning_content"), message["content"]
+        if at > begins and _calls(message) and thoughts and text:
+            message = {**message, "reasoning_content": _joined(thoughts, text), "content": ""}
+        yield message
 
 
 def _text_before_calls(alternate: bool, messages: Sequence[Json]) -> Iterator[Json]:

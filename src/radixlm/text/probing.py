@@ -182,10 +182,11 @@ _PROBES = (
     ),
 )
 
+_THOUGHT = [_ASKS, _said("qv0t", _CALL, thoughts="qv0h"), _RESULT]
 _THOUGHTS = _Probe(
-    [[_ASKS, _said("qv0t", _CALL, thoughts="qv0h"), _RESULT]],
-    [{"text_before_calls": True}, {"text_before_calls": True, **_ALTERNATE}],
+    [_THOUGHT], [{"text_before_calls": True}, {"text_before_calls": True, **_ALTERNATE}]
 )
+_THINKS_ON = [*_THOUGHT, _said("qv1t", _OTHER, thoughts="qv1h"), _OTHER_RESULT]
 
 
 def find_fit(render: Render, *, tools: bool, described: bool) -> Fit:
@@ -202,6 +203,9 @@ def find_fit(render: Render, *, tools: bool, described: bool) -> Fit:
     fits = (fit, *(replace(fit, thoughts_as=name) for name in names))
     fit = next((other for other in fits if _shows_thoughts(render, other)), fit)
     fit = _best(render, fit, _THOUGHTS._replace(tools=known))
+    kept = replace(fit, text_in_thoughts=True)  # texts may end a turn, and its thoughts with it
+    shown = (_shows_thoughts(render, each, _THINKS_ON) for each in (kept, fit))
+    fit = kept if [*shown] == [True, False] else fit
     behind = replace(fit, answer_after_results=True)
     if _ends_results(render, behind, known) and not _ends_results(render, fit, known):
         fit = behind
@@ -267,10 +271,12 @@ def _described(tools: Sequence[Json]) -> Iterator[str]:
         yield tool["function"].get("description", "")
 
 
-def _shows_thoughts(render: Render, fit: Fit) -> bool:
-    """Whether those in front of a call are there when its result comes."""
+def _shows_thoughts(
+    render: Render, fit: Fit, messages: Sequence[Json] = (_ASKS, _THINKS, _RESULT)
+) -> bool:
+    """Whether those in front of the first call are there when results come."""
     try:
-        text = render(fitted([_ASKS, _THINKS, _RESULT], (), fit, AS_JSON), fit, True)
+        text = render(fitted(messages, (), fit, AS_JSON), fit, True)
     except InvalidRequestError:
         return False
     return "qv0h" in text and not any(leak in text for leak in _LEAKS)

@@ -12,7 +12,7 @@ from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.fitting import Fit, fitted, spelled
 from radixlm.text.tool_text import AS_JSON
 from tests.conversations import BOTH, call, parts, result, said, system, user
-from tests.picky_templates import FIRST, FOLDED
+from tests.picky_templates import CHANNELS, FIRST, FOLDED
 
 Json = dict[str, Any]
 ONE, TWO = call("a", "f", x="1"), call("b", "g", y="2")
@@ -87,6 +87,14 @@ def test_by_default_nothing_is_done() -> None:
             [said("x", "t", ONE), GAVE],
             [said("x"), said("", "t", ONE), GAVE],
         ),
+        (
+            "text_in_thoughts",
+            [said("x", "t", ONE), GAVE, said("y"), said("x", "t", ONE), GAVE, said("z", None, TWO)],
+            [
+                *(said("x", "t", ONE), GAVE, said("y")),
+                *(said("", "t\n\nx", ONE), GAVE, said("z", None, TWO)),
+            ],
+        ),
         ("calls_in_text", [said("x", None, ONE)], [said(f"x\n{WRITTEN}")]),
         ("calls_in_text", [said("", None, ONE, ONE)], [said(f"{WRITTEN}\n{WRITTEN}")]),
         (
@@ -106,6 +114,21 @@ def test_texts_before_calls_leave_the_turn_to_the_answer() -> None:
     given = [user("a"), said("x", None, ONE), GAVE, said("y")]
     made = fit_of(given, text_before_calls=True, roles_alternate=True)
     assert made == [user("a"), said("x"), user(""), said("", None, ONE), GAVE, said("y")]
+
+
+def test_thoughts_of_a_turn_that_goes_on_stay_where_texts_stand_beside_calls() -> None:
+    template = ChatTemplate(CHANNELS)
+    first = [user("a"), said("b", "c", ONE), GAVE]
+    second = [*first, said("d", "e", TWO), ALSO]
+    begun, gone_on = (
+        template.render_chat(messages, BOTH, described=True, add_generation_prompt=False)
+        for messages in (first, second)
+    )
+    assert "<analysis>c\n\nb<to f>" in begun
+    assert gone_on.startswith(begun)
+    over = template.render_chat([*second, said("f"), user("g")], BOTH, described=True)
+    assert "<final>b<to f>" in over
+    assert "<final>d<to g>" in over
 
 
 def test_ids_are_made_from_the_given_ones() -> None:

@@ -31,6 +31,7 @@ FOUND: dict[str, dict[str, Any]] = {
         "late_system_folded": True,
         "one_call_a_message": True,
         "text_before_calls": True,
+        "text_in_thoughts": True,
         "thoughts_as": "thinking",
     },
     "named ids": {"ids": "named", "thoughts_as": "reasoning", "results_by_call": False},

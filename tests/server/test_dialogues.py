@@ -131,3 +131,17 @@ def test_what_is_marked_is_kept(style: str) -> None:
     )
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["cache_creation_input_tokens"] > 0
+
+
+def test_a_call_with_half_of_a_surrogate_pair() -> None:
+    """Another server's model wrote it; no prompt can hold it."""
+    client = client_of("hermes")
+    calls = [call("a", "now", '{"zone": "oak\\ud83d", "\\ude00": "\\ud83d\\ude00"}')]
+    called = {"role": "assistant", "content": "", "tool_calls": calls}
+    messages = [{"role": "user", "content": "ask"}, called]
+    told = client.post(
+        "/v1/chat/completions", messages=messages, tools=[NOW], return_token_ids=True
+    )
+    assert told.status_code == 200, told.text
+    ids = told.json()["prompt_token_ids"]
+    words_in_order(client, ids, "oak\ufffd", "\ufffd", "\U0001f600")

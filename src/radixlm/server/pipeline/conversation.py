@@ -190,12 +190,19 @@ def read_arguments(text: str, path: str) -> Json:
     whole. path: of their field. Raises InvalidRequestError.
     """
     try:
-        arguments = _read(text or "{}")
+        arguments = _whole(_read(text or "{}"))
     except (ValueError, RecursionError) as error:
         raise wrong(path, f"is not valid JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise wrong(path, f"must be a JSON object, got {text!r:.80}")
     return arguments
+
+
+def _whole(value: Any) -> Any:
+    """The same with U+FFFD for halves of surrogate pairs, which no prompt can hold."""
+    text = json.dumps(value, ensure_ascii=False)
+    mended = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value if mended == text else json.loads(mended)
 
 
 def _read(arguments: str) -> Any:

@@ -111,13 +111,13 @@ class FieldRules(NamedTuple):
             known = {"properties": self.tool.parameters.get("properties", {})}
         found = dict(known.get("properties", {}))
         found |= {key: {} for key in self.arguments.get("required", ()) if key not in found}
-        for key in found:
-            if not _KEY.fullmatch(key):
-                raise self._wrong(
-                    f"this model's calls can not hold an argument named {key!r}; letters, digits "
-                    "and '_.-' can be written"
-                )
-        return found
+        odd = [key for key in found if not _KEY.fullmatch(key)]
+        if odd and self.tool.strict:
+            raise self._wrong(
+                f"this model's calls can not hold an argument named {odd[0]!r}; letters, digits "
+                "and '_.-' can be written"
+            )
+        return {key: schema for key, schema in found.items() if key not in odd}
 
     def _value(self, schema: Any, key: str, plain: str = "plain") -> str:
         """What stands after an argument's name. plain: the rule of any text up to a value's end."""

@@ -40,7 +40,8 @@ def answer_grammar(
 
     Raises InvalidRequestError when that cannot stand within a grammar.
     """
-    writer = _AnswerWriter(form, use, special)
+    begun = bool(form.plain) and prompt.endswith(form.begin)
+    writer = _AnswerWriter(form, use, special, begun)
     lines = ["%llguidance {}", f"start: {writer.thoughts(thoughts, prompt)}answer"]
     lines.append(f"answer: {writer.answer(wanted is not None)}")
     if use.may_call:
@@ -87,9 +88,12 @@ def channel_grammar(
 
 
 class _AnswerWriter(NamedTuple):
+    """begun: the prompt ends with what opens calls, and text has `form.plain` before it."""
+
     form: CallFormat
     use: ToolUse
     special: Mapping[str, int]
+    begun: bool = False
 
     def thoughts(self, form: Thoughts | None, prompt: str) -> str:
         """What comes before the answer, spaces included."""
@@ -103,10 +107,14 @@ class _AnswerWriter(NamedTuple):
 
     def answer(self, with_final: bool) -> str:
         """Text, blocks of calls, or what is wanted instead of text."""
-        text = "final" if with_final else "TEXT"
         form, use = self.form, self.use
+        plain = f"{self.literal(form.plain)} " if self.begun else ""
+        text = plain + ("final" if with_final else "TEXT")
         if not use.may_call:
             return text
+        if self.begun:
+            calls = "one block*" if use.parallel else "one"
+            return calls if use.calling is Calling.REQUIRED else f"{text} | {calls}"
         if use.calling is Calling.AUTO and form.begin and use.parallel and not with_final:
             return "block* TEXT"
         again = form.again is not None and use.parallel

@@ -71,12 +71,15 @@ class AnswerStyle:
 
     def parser(self, use: ToolUse, prompt: str) -> AnswerParser:
         """For one answer to `prompt`, as the template wrote it."""
-        form = self.calls if use.may_call else None
-        most = None if use.parallel else 1
-        tools = {tool.name: tool.parameters for tool in use.tools} if form else {}
+        begun = bool(self.calls.plain) and prompt.endswith(self.calls.begin)
+        form = self.calls if use.may_call or begun else None
+        tools = {tool.name: tool.parameters for tool in use.tools} if use.may_call else {}
         offered = Offered(tools, mends=not use.constrained)
+        most = None if use.parallel else 1
+        if not use.may_call:
+            most = 0
         if self.calls.channels:
-            return HarmonyReader(offered, self.calls.new_id, most=most if form else 0)
+            return HarmonyReader(offered, self.calls.new_id, most=most)
         if form is None and self.thinking is None:
             return PlainParser()
         return AnswerReader(
@@ -85,7 +88,7 @@ class AnswerStyle:
             self.calls.new_id,
             thoughts=self.thinking,
             opened=self.thinking is not None and self.thinking.opened_by(prompt),
-            begun=form is not None and bool(form.plain) and prompt.endswith(form.begin),
+            begun=begun,
             most=most,
         )
 

@@ -354,10 +354,28 @@ def test_texts_in_tags_have_a_type_or_values_and_no_more(schema):
 
 
 @pytest.mark.parametrize("form", [PYTHONIC, QWEN_CODER])
-def test_names_that_a_form_can_not_hold_are_refused(form):
-    tool = Tool("f", {"type": "object", "properties": {"a b": {}}}, strict=True)
+def test_names_that_a_form_can_not_hold_are_refused_where_they_must_be_followed(form):
+    odd = {"type": "object", "properties": {"a b": {}, "c": {}}, "required": ["a b"]}
+    strict = ToolUse((Tool("f", odd, strict=True),), Calling.REQUIRED)
     with pytest.raises(InvalidRequestError, match="an argument named 'a b'"):
-        grammar_of(form, ToolUse((tool,), Calling.REQUIRED), ())
+        grammar_of(form, strict, ())
+    grammar = grammar_of(form, ToolUse((Tool("f", odd),), Calling.REQUIRED), ())
+    assert allows(grammar, (), form.write([Written("f", {"c": 1})]))
+
+
+@pytest.mark.parametrize("calling", Calling)
+def test_a_prompt_that_opened_the_calls_is_answered_without_their_opening(calling):
+    style, use = AnswerStyle(FORMATS["functionary"]), ToolUse(STRICT, calling)
+    grammar = style.grammar(use, "assistant\n>>>", tokenizer_with(())[0])
+    assert grammar is not None
+    calls, text = 'f\n{"a": 1}>>>fg\n{}', "all\nHello."
+    assert allows(grammar, (), calls) is (calling is not Calling.NONE)
+    assert allows(grammar, (), text) is (calling is not Calling.REQUIRED)
+    for written, said in ((calls, ""), (text, "Hello.")):
+        if allows(grammar, (), written):
+            parser = style.parser(use, "assistant\n>>>")
+            answer = Answered().add([*parser.push(written), *parser.flush()])
+            assert (answer.text, len(answer.calls)) == (said, 0 if said else 2)
 
 
 def test_a_prompt_that_closed_the_thoughts_is_answered_without(special):

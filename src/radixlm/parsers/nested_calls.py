@@ -39,10 +39,16 @@ class NestedCallReader(TagCallReader):
         if (yield from cursor.comes((self._space,), first)) and not (
             yield from cursor.comes((end_tag,), first)
         ):
-            while (end := self._tags_within.end_of(cursor.text, self._open, start)) < 0:
-                if cursor.ended:
+            seen, end = start, -1
+            while end < 0:
+                if (closed := cursor.text.find(end_tag, seen)) >= 0:
+                    seen = closed + len(end_tag)
+                    end = self._tags_within.end_of(cursor.text, self._open, start)
+                elif cursor.ended:
                     return None
-                yield from cursor.wait()
+                else:
+                    seen = max(seen, len(cursor.text) - len(end_tag))
+                    yield from cursor.wait()
             cursor.at = end + len(end_tag)
             return end
         while (end := cursor.text.find(self._space, start)) < 0:

@@ -137,7 +137,8 @@ class AnswerReader(Run):
                 yield from cursor.spaces()
                 cursor.mark = cursor.at
                 return
-            if not (yield from cursor.skip_loosely(form.opens)) and (yield from self._fence()):
+            yield from cursor.skip_loosely(form.opens)
+            if (yield from self._fence()):
                 yield from cursor.skip_loosely(form.opens)
             opens = cursor.text[opening.after : cursor.at]
             self._listed = opening.listed or (bool(form.begin) and "[" in opens)

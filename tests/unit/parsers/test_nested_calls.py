@@ -40,3 +40,5 @@ def test_what_is_too_deep_is_text(depth):
 def test_a_text_that_is_not_closed_ends_where_the_next_tag_begins():
     text = CALL.replace(f"QQ{SPACE}</b>", "Bern")
     assert [made.arguments for made in read(MINIMAX_M3, text).calls] == ['{"b": "Bern"}']
+    bare = CALL.replace(f"QQ{SPACE}</b>", f"Bern{SPACE}")
+    assert [made.arguments for made in read(MINIMAX_M3, bare).calls] == ['{"b": "Bern"}']

@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 
 from radixlm.parsers import Answered
-from radixlm.parsers.families import FUNCTIONARY, HERMES, JSON, KIMI, MISTRAL_NAMED, PYTHONIC
+from radixlm.parsers.call_format import Written
+from radixlm.parsers.families import (
+    FUNCTIONARY,
+    HERMES,
+    JSON,
+    KIMI,
+    MISTRAL_NAMED,
+    PYTHONIC,
+    SEED,
+)
+from radixlm.parsers.formats import FORMATS
 from radixlm.parsers.run import LOOK_AHEAD
+from radixlm.parsers.thoughts import SEED as SEED_THOUGHTS
 from radixlm.parsers.thoughts import THINK
 from tests.unit.parsers.readings import parser_of, read
 
@@ -67,3 +78,31 @@ def test_calls_that_the_prompt_opened_may_come_behind_thoughts():
     assert (answer.text, answer.reasoning) == ("", "Hm.")
     broken = read(FUNCTIONARY, "<think>Hm.</think>no call", thoughts=THINK, begun=True)
     assert (broken.text, broken.reasoning) == ("no call", "Hm.")
+
+
+@pytest.mark.parametrize(
+    ("form", "thoughts", "call"),
+    [
+        (HERMES, THINK, '<tool_call>{"name": "now", "arguments": {}}</tool_call>'),
+        (SEED, SEED_THOUGHTS, "<seed:tool_call><function=now></function></seed:tool_call>"),
+    ],
+)
+def test_a_call_in_open_thoughts_ends_them(form, thoughts, call):
+    text = f"{thoughts.begin}I look.\n{call}\n{thoughts.end}\n\nDone."
+    answer = read(form, text, thoughts=thoughts)
+    assert (answer.reasoning, answer.text) == ("I look.", "Done.")
+    assert [made.name for made in answer.calls] == ["now"]
+    late = read(form, text.replace(call, f"{call} More."), thoughts=thoughts)
+    assert (late.reasoning, late.text) == ("I look.", "More.\n\nDone.")
+    held = read(form, text, thoughts=thoughts, mends=False)
+    assert (held.calls, held.text) == ([], "Done.")
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS.values() if form.call == JSON.call])
+def test_an_object_may_stand_in_a_code_block_within_its_markers(form):
+    text = form.write([Written("now", {"a": 1})])
+    fenced = text.replace("{", "\n```json\n{", 1) if form.begin else f"```json\n{text}\n```"
+    fenced = fenced.replace("}}", "}}\n```\n") if form.begin else fenced
+    answer = read(form, fenced)
+    assert [call.arguments for call in answer.calls] == ['{"a": 1}']
+    assert answer.text == ""

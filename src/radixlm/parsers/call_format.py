@@ -179,6 +179,10 @@ class CallFormat:
     described: bool = True
     channels: bool = False
 
+    def opened_by(self, prompt: str) -> bool:
+        """Whether the prompt's end opened the calls, so that text has `plain` before it."""
+        return bool(self.plain) and prompt.endswith(self.begin)
+
     def new_id(self) -> str:
         """A fresh id for a call."""
         letters = (secrets.choice(_ALPHABET) for _ in range(self.id_length))

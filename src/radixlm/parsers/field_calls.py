@@ -10,7 +10,7 @@ from typing import Any
 
 from radixlm.parsers.call_format import CDATA, CDATA_END, FieldCall
 from radixlm.parsers.one_call import LONGEST_NAME, Around, Call
-from radixlm.parsers.run import LOOK_AHEAD, Steps, Words, pieces_of
+from radixlm.parsers.run import Steps, Words, before_spaces, pieces_of
 from radixlm.parsers.tools import ANY_TYPE, fits, types_of
 from radixlm.parsers.values import as_json, unquoted_json
 
@@ -240,20 +240,20 @@ class TagCallReader(_FieldReader):
         while True:
             if not (found := words.first(cursor.text, at)):
                 at = len(cursor.text) - words.begun(cursor.text, at)
-                certain(_before_spaces(cursor.text, at))
+                certain(before_spaces(cursor.text, 0, at))
                 if cursor.ended:
                     return None
                 yield from cursor.wait()
                 continue
             place, tag = found.start(), found[0]
-            certain(_before_spaces(cursor.text, place))
+            certain(before_spaces(cursor.text, 0, place))
             if (yield from cursor.comes(tags, place)) != tag:
                 continue  # it is a longer one
             if (yield from self._ends_value(call, place, tag, end_tag)):
                 closed = tag == end_tag
                 cursor.at = place + len(tag) if closed else place
                 if not closed:
-                    return _before_spaces(cursor.text, place)
+                    return before_spaces(cursor.text, 0, place)
                 pad = self._shape.pad
                 return place - (bool(pad) and cursor.text.endswith(pad, 0, place))
             at = place + 1
@@ -303,12 +303,6 @@ def value_of(written: str, types: frozenset[str]) -> str:
     value = as_json(written)
     is_text = value is None or ("string" in types and (value[0] == '"' or not fits(value, types)))
     return json.dumps(written, ensure_ascii=False) if is_text else str(value)
-
-
-def _before_spaces(text: str, end: int) -> int:
-    """`end`, or where the white space before it begins: it may belong to a tag."""
-    start = max(end - LOOK_AHEAD, 0)
-    return start + len(text[start:end].rstrip())
 
 
 def _property(schema: Mapping[str, Any], key: str) -> Any:

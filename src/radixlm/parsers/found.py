@@ -59,12 +59,12 @@ def calls_in(template: ChatTemplate) -> Found:
     """The format of calls of a template's models. Takes some milliseconds."""
     formats = list(dict.fromkeys(FORMATS.values()))
     itself = not template.fit(described=True, tools=True).calls_in_text
-    for prompt, written in _written_calls(template) if itself else ():
+    with_tools = _rendered(template, [_QUESTION], [_TOOL])
+    for prompt, written in _written_calls(template, with_tools) if itself else ():
         fitting = [(_fit(form, prompt, written), form) for form in formats]
         best = max(fitting, key=lambda entry: entry[0] or (-len(written), 0))
         if best[0] is not None:
             return Found(best[1], "a call that it wrote")
-    with_tools = _rendered(template, [_QUESTION], [_TOOL])
     for form in formats:
         if any(sign in with_tools for sign in form.signs):
             described = not template.fit(described=True, tools=True).tools_in_text
@@ -72,17 +72,16 @@ def calls_in(template: ChatTemplate) -> Found:
     return Found(JSON, "our own description")
 
 
-def _written_calls(template: ChatTemplate) -> Iterator[tuple[str, str]]:
+def _written_calls(template: ChatTemplate, asked: str) -> Iterator[tuple[str, str]]:
     """Prompts, and what the template writes after them for a turn with a call, in the ways that it
-    takes one.
+    takes one. asked: the prompt that asks for one.
     """
     call = {"id": "call00001", "type": "function", "function": _CALL._asdict()}
     said = {"role": "assistant", "content": "", "tool_calls": [call]}
     for answered in (False, True):
         turns = [_QUESTION, said, *([_RESULT] if answered else ())]
         after = _rendered(template, turns, [_TOOL], add_generation_prompt=False)
-        before = _rendered(template, [_QUESTION], [_TOOL])
-        end = _common(before, after)
+        end = _common(asked, after)
         prompt, written = after[:end], after[end:]
         if _NAME in written or str(_CALL.arguments["city"]) in written:
             yield prompt, written
@@ -95,8 +94,7 @@ def _fit(form: CallFormat, prompt: str, written: str) -> tuple[int, int] | None:
     if form.channels:
         reader = HarmonyReader(offered, str)
     else:
-        begun = bool(form.plain) and prompt.endswith(form.begin)
-        reader = AnswerReader(form, offered, str, begun=begun)
+        reader = AnswerReader(form, offered, str, begun=form.opened_by(prompt))
     said = Answered().add(reader.push(written)).add(reader.flush())
     calls = [Written(call.name, _object(call.arguments)) for call in said.calls]
     if calls != [_CALL]:

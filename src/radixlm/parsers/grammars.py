@@ -40,8 +40,7 @@ def answer_grammar(
 
     Raises InvalidRequestError when that cannot stand within a grammar.
     """
-    begun = bool(form.plain) and prompt.endswith(form.begin)
-    writer = _AnswerWriter(form, use, special, begun)
+    writer = _AnswerWriter(form, use, special, form.opened_by(prompt))
     lines = ["%llguidance {}", f"start: {writer.thoughts(thoughts, prompt)}answer"]
     lines.append(f"answer: {writer.answer(wanted is not None)}")
     if use.may_call:

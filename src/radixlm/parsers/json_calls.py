@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from radixlm.parsers.call_format import JsonCall, NamedCall
@@ -38,7 +38,7 @@ class _Reading:
     end: int | None = None
     known: int = 0
     spelled: str | None = None
-    missing: str = field(default="")
+    missing: str = ""
 
 
 class _ArgumentsReader:

@@ -15,7 +15,7 @@ from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.call_format import CallFormat, JsonCall
 from radixlm.parsers.one_call import Call, Offered
 from radixlm.parsers.openings import Given, Opening, Openings, Way
-from radixlm.parsers.run import LOOK_AHEAD, Run, Steps
+from radixlm.parsers.run import Run, Steps, before_spaces
 from radixlm.parsers.thoughts import Thoughts
 
 _FENCES = ("```json", "```python", "```")
@@ -113,8 +113,7 @@ class AnswerReader(Run):
 
     def _give_before(self, end: int) -> None:
         """Give away text up to `end`, without the spaces before it."""
-        start = max(self._cursor.mark, end - LOOK_AHEAD)
-        self._give(start + len(self._cursor.text[start:end].rstrip()))
+        self._give(before_spaces(self._cursor.text, self._cursor.mark, end))
 
     def _give(self, end: int) -> None:
         cursor = self._cursor

@@ -196,6 +196,12 @@ def pieces_of(words: str) -> list[str]:
     return [piece for piece in _BETWEEN.split(words) if piece]
 
 
+def before_spaces(text: str, start: int, end: int) -> int:
+    """`end`, or where the white space before it begins, but not before `start`."""
+    start = max(start, end - LOOK_AHEAD)
+    return start + len(text[start:end].rstrip())
+
+
 class Words:
     """Finds some words in a text, in one pass for all of them.
 

@@ -71,7 +71,7 @@ class AnswerStyle:
 
     def parser(self, use: ToolUse, prompt: str) -> AnswerParser:
         """For one answer to `prompt`, as the template wrote it."""
-        begun = bool(self.calls.plain) and prompt.endswith(self.calls.begin)
+        begun = self.calls.opened_by(prompt)
         form = self.calls if use.may_call or begun else None
         tools = {tool.name: tool.parameters for tool in use.tools} if use.may_call else {}
         offered = Offered(tools, mends=not use.constrained)

@@ -110,8 +110,9 @@ def _prompt_of(
 
 def _chat(chat: Conversation, tokenizer: Tokenizer, known: ChatTemplate | None) -> _Prompt:
     template, mark = require_template(known), new_mark()
-    chat = without_billing_header(chat).asking(ThinkingSwitch.of(template))
-    text = chat.render(template, AnswerStyle.found(template), tokenizer, mark)
+    switch = ThinkingSwitch.of(template)
+    chat = without_billing_header(chat).asking(switch)
+    text = chat.render(template, AnswerStyle.found(template, switch=switch), tokenizer, mark)
     special = chat.add_special_tokens
     key = tokenizer.encode(text, add_special_tokens=special, break_mark=mark)
     return _Prompt(key, chat.outline(text, mark))

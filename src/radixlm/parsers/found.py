@@ -111,9 +111,9 @@ def _object(text: str) -> Any:
         return None
 
 
-def thoughts_in(template: ChatTemplate) -> Thoughts | None:
+def thoughts_in(template: ChatTemplate, switch: ThinkingSwitch) -> Thoughts | None:
     """How a template's models write thoughts; None where it shows none."""
-    texts = list(_with_thoughts(template))
+    texts = list(_with_thoughts(template, switch))
     said = "\n".join(texts)
     opened = tuple(text.rstrip()[-_LONGEST_MARKER:] for text in texts)
     marked = [form for form in _KNOWN if form.begin and _shows(form, said, opened)]
@@ -136,18 +136,17 @@ def _weight(form: Thoughts, said: str) -> int:
     return sum(bool(marker) and marker.strip() in said for marker in form.literals)
 
 
-def _with_thoughts(template: ChatTemplate) -> Iterator[str]:
+def _with_thoughts(template: ChatTemplate, switch: ThinkingSwitch) -> Iterator[str]:
     """What the template writes where thoughts may stand."""
     call = {"id": "call00001", "type": "function", "function": _CALL._asdict()}
     said = {"role": "assistant", "content": _ANSWER, "reasoning_content": _THOUGHT}
     calling = {**said, "content": "", "tool_calls": [call]}
-    known = ThinkingSwitch.of(template)
     wishes = (ThinkingWish(), ThinkingWish(on=True), ThinkingWish(on=False))
-    for switch in (known.variables(wish, {}) for wish in wishes):
-        yield _rendered(template, [_QUESTION], **switch)
-        yield _rendered(template, [_QUESTION], [_TOOL], **switch)
-        yield _rendered(template, [_QUESTION, said], **switch)
-        yield _rendered(template, [_QUESTION, calling, _RESULT], [_TOOL], **switch)
+    for variables in (switch.variables(wish, {}) for wish in wishes):
+        yield _rendered(template, [_QUESTION], **variables)
+        yield _rendered(template, [_QUESTION], [_TOOL], **variables)
+        yield _rendered(template, [_QUESTION, said], **variables)
+        yield _rendered(template, [_QUESTION, calling, _RESULT], [_TOOL], **variables)
 
 
 def _takes_apart(template: ChatTemplate, form: Thoughts) -> bool:

@@ -21,6 +21,7 @@ from radixlm.parsers.reader import AnswerReader
 from radixlm.parsers.thoughts import THOUGHTS, Thoughts
 from radixlm.parsers.tools import ToolUse
 from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.thinking_switch import ThinkingSwitch
 from radixlm.text.tokenizer import Tokenizer
 from radixlm.text.tool_text import AS_JSON, CallText
 
@@ -49,16 +50,24 @@ class AnswerStyle:
 
     @classmethod
     def found(
-        cls, template: ChatTemplate, tool_call_parser: str = AUTO, reasoning_parser: str = AUTO
+        cls,
+        template: ChatTemplate,
+        tool_call_parser: str = AUTO,
+        reasoning_parser: str = AUTO,
+        switch: ThinkingSwitch | None = None,
     ) -> AnswerStyle:
-        """As `of`, of a template that is there."""
-        calls = calls_in(template).calls
-        named = FORMATS.get(tool_call_parser, calls)
-        if replace(calls, also=()) not in (replace(form, also=()) for form in named.also):
-            calls = named  # else it is the same family's newer way
+        """As `of`, of a template that is there. switch: the template's, where it was found."""
+        calls = FORMATS.get(tool_call_parser)
+        if calls is None or calls.also:
+            written = calls_in(template).calls
+            others = () if calls is None else (replace(form, also=()) for form in calls.also)
+            if calls is None or replace(written, also=()) in others:
+                calls = written  # it is the same family's newer way
         if reasoning_parser != AUTO:
             return cls(calls, THOUGHTS[reasoning_parser])
-        return cls(calls, None if calls.channels else thoughts_in(template))
+        if calls.channels:
+            return cls(calls)
+        return cls(calls, thoughts_in(template, switch or ThinkingSwitch.of(template)))
 
     @property
     def call_text(self) -> CallText:

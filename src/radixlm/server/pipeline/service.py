@@ -180,10 +180,13 @@ class Service:
         self.keys = Keyring(config.api_key, config.admin_api_key, open_paths=open_paths)
         self.memory = AnswerMemory(engine.tokenizer, info.kv_tokens)
         template = engine.chat_template
-        self.answer_style = AnswerStyle.found(
-            template or ChatTemplate(""), config.tool_call_parser, config.reasoning_parser
-        )
         self.thinking_switch = ThinkingSwitch.of(template)
+        self.answer_style = AnswerStyle.found(
+            template or ChatTemplate(""),
+            config.tool_call_parser,
+            config.reasoning_parser,
+            self.thinking_switch,
+        )
         self.under_way = UnderWay(self.clock, config.max_queued_requests_per_key)
         self.misses = MissWindow(self.clock)
         self.notices = Notices()

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from radixlm.parsers.call_format import CallFormat, FieldCall, JsonCall, NamedCall
 
+# Objects in a list, as most families write several calls.
+_LIST = CallFormat(opens="[", join=", ", closes="]")
 # Source: https://github.com/NousResearch/Hermes-Function-Calling
 HERMES = CallFormat(begin="<tool_call>", opens="\n", closes="\n", end="</tool_call>", again="\n")
 # For models that show no format; many learnt Hermes' all the same.
@@ -22,19 +24,15 @@ JSON = CallFormat(
 LLAMA_TAGGED = CallFormat(call=JsonCall(arguments="parameters"), begin="<|python_tag|>", join="; ")
 # Source: https://www.llama.com/docs/model-cards-and-prompt-formats/llama3_2/
 PYTHON_CALL = FieldCall(after="(", key_after="=", join=", ", closes=")")
-PYTHONIC_TAGGED = CallFormat(
+PYTHONIC_TAGGED = replace(
+    _LIST,
     call=PYTHON_CALL,
     begin="<|python_start|>",
-    opens="[",
-    join=", ",
-    closes="]",
     end="<|python_end|>",
 )
-PYTHONIC = CallFormat(
+PYTHONIC = replace(
+    _LIST,
     call=PYTHON_CALL,
-    opens="[",
-    join=", ",
-    closes="]",
     also=(PYTHONIC_TAGGED,),
     signs=("[func_name1(params_name1=params_value1",),
     never_begins=r"\s*(<\|python_start\|>\s*)?\[\s*[A-Za-z0-9_.\-]+\(",
@@ -216,14 +214,10 @@ DEEPSEEK32 = CallFormat(
 )
 DEEPSEEK4 = replace(DEEPSEEK32, begin=f"<{_DSML}tool_calls>", end=f"</{_DSML}tool_calls>")
 # Source: https://huggingface.co/ibm-granite/granite-3.3-2b-instruct
-GRANITE = CallFormat(
-    begin="<|tool_call|>", opens="[", join=", ", closes="]", signs=("<|tool_call|>",)
-)
-PHI4 = CallFormat(
+GRANITE = replace(_LIST, begin="<|tool_call|>", signs=("<|tool_call|>",))
+PHI4 = replace(
+    _LIST,
     begin="<|tool_call|>",
-    opens="[",
-    join=", ",
-    closes="]",
     end="<|/tool_call|>",
     signs=("<|/tool_call|>", "<|/tool|>"),
 )
@@ -245,21 +239,15 @@ COHERE_PLUS = CallFormat(
     signs=("Write 'Action:' followed by a json-formatted list",),
 )
 # Source: https://huggingface.co/swiss-ai/Apertus-8B-Instruct-2509
-APERTUS = CallFormat(
+APERTUS = replace(
+    _LIST,
     call=JsonCall(name=""),
     begin="<|tools_prefix|>",
-    opens="[",
-    join=", ",
-    closes="]",
     end="<|tools_suffix|>",
 )
-APRIEL = CallFormat(begin="<tool_calls>", opens="[", join=", ", closes="]", end="</tool_calls>")
-NEMOTRON = CallFormat(
-    begin="<TOOLCALL>", opens="[", join=", ", closes="]", end="</TOOLCALL>", signs=("<TOOLCALL>",)
-)
-FIREFUNCTION = CallFormat(
-    begin="functools", opens="[", join=", ", closes="]", signs=("functools[",)
-)
+APRIEL = replace(_LIST, begin="<tool_calls>", end="</tool_calls>")
+NEMOTRON = replace(_LIST, begin="<TOOLCALL>", end="</TOOLCALL>", signs=("<TOOLCALL>",))
+FIREFUNCTION = replace(_LIST, begin="functools", signs=("functools[",))
 # Source: https://huggingface.co/tencent/Hunyuan-A13B-Instruct
 HUNYUAN = CallFormat(
     call=NamedCall(before="<tool_call>", after="\n```json\n", closes="\n```\n</tool_call>"),

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product, takewhile
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.core.keys import common_beginning
 from radixlm.parsers import Answered, ToolCallEnded
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import Calling, Tool, ToolUse
@@ -225,14 +226,9 @@ def _message(turn: Turn, empty: str | None, *, as_text: bool, named: bool) -> Js
     return answer
 
 
-def _shared(one: str, other: str) -> int:
-    """How many characters both begin with."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
 def _start(before: str, after: str) -> int:
     """Where the texts begin to differ, at the begin of a marker."""
-    at = _shared(before, after)
+    at = common_beginning(before, after)
     if ASKED in after[at:]:
         at = after.rindex(ASKED) + len(ASKED)
     opened = after.rfind("<", 0, at)
@@ -242,7 +238,7 @@ def _start(before: str, after: str) -> int:
 def _end(after: str, plain: str) -> int:
     """Where the turn's end begins, which turns without calls have, too."""
     turn_end = plain.rpartition(_ANSWERED)[2]
-    length = _shared(after[::-1], turn_end[::-1])
+    length = common_beginning(after[::-1], turn_end[::-1])
     shared = re.search(r"\s*[<\[].*|\s*\Z", turn_end[len(turn_end) - length :], re.DOTALL)
     return len(after) - (len(shared[0]) if shared else 0)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.core.keys import common_beginning
 from radixlm.parsers import Answered, thoughts
 from radixlm.parsers.call_format import CallFormat, Written
 from radixlm.parsers.families import JSON
@@ -171,9 +172,6 @@ def _rendered(
 
 def _common(one: str, other: str) -> int:
     """How many characters both begin with, but no part of a marker."""
-    pairs = enumerate(zip(one, other, strict=False))
-    end = next(
-        (place for place, (left, right) in pairs if left != right), min(len(one), len(other))
-    )
+    end = common_beginning(one, other)
     opened = _OPENED.search(other, 0, end)
     return opened.start() if opened else end

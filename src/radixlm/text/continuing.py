@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
 from typing import Any
 
 from radixlm.core.errors import InvalidRequestError
+from radixlm.core.keys import common_beginning
 
 Json = dict[str, Any]
 # Writes messages, and the opening of an answer behind them where it is asked for.
@@ -74,9 +74,7 @@ def _keeps(text: str, before: str, last: Json) -> bool:
     if text[len(head) :] != (given or thoughts) or (given and thoughts not in head):
         return False
     marker = _MARKER.match(given)
-    alike = takewhile(lambda pair: pair[0] == pair[1], zip(head, before, strict=False))
-    same = sum(1 for _ in alike)
-    return marker is None or marker[1] not in head[same:]
+    return marker is None or marker[1] not in head[common_beginning(head, before) :]
 
 
 def _written(last: Json) -> str:

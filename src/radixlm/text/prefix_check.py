@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.keys import common_prefix
+from radixlm.core.keys import common_beginning, common_prefix
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 
@@ -96,7 +95,7 @@ def _broken(template: ChatTemplate, tokenizer: Tokenizer, probe: _Probe) -> Brok
     first = asked + _rest_of(probe.written, asked)
     if after.startswith(first) or max(len(first), len(after)) > LONGEST_PROMPT:
         return None
-    at = next(place for place in count() if first[place : place + 1] != after[place : place + 1])
+    at = common_beginning(first, after)
     try:
         key = tokenizer.encode(first, add_special_tokens=False)
         same = common_prefix(key, tokenizer.encode(after, add_special_tokens=False))

@@ -93,7 +93,7 @@ GPU_PYTHON_VERSION ?= 3.12
 GPU_PLATFORMS := $(addprefix manylinux_2_,17 24 28 31 34 35) manylinux2014 manylinux1
 GPU_WHEELS := annotated-doc annotated-types anyio certifi fastapi gguf h11 httpcore httptools httpx \
 	httpx-sse idna llguidance prometheus-client pydantic pydantic_core starlette tqdm \
-	typing-inspection uvicorn uvloop xxhash
+	transformers typing-inspection uvicorn uvloop xxhash
 gpu-check-wheels:
 	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
 	--implementation cp --python-version $(GPU_PYTHON_VERSION) \

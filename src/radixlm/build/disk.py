@@ -52,7 +52,7 @@ class Disk:
         try:
             store = DiskStore.open(
                 Path(folder),
-                source.identity(config, pool, sums, progress=progress),
+                source.identity(config, pool, blocks, sums, progress=progress),
                 block_tokens=config.disk_block_tokens,
                 block_bytes=blocks.nbytes,
                 limit_bytes=int(config.disk_cache_gb * 1e9),

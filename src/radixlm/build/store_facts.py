@@ -15,8 +15,9 @@ from radixlm.build.model_impl import by_transformers
 from radixlm.core.config import EngineConfig
 from radixlm.core.model_files import ModelFile, ModelFiles
 from radixlm.core.weight_files import WeightFile
+from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
-from radixlm.memory.store_identity import Fact, StoreIdentity, digest_of
+from radixlm.memory.store_identity import WINDOW_BYTES, Fact, StoreIdentity, digest_of
 from radixlm.memory.weight_sums import WeightSums
 from radixlm.models.model_config import ModelConfig
 
@@ -40,9 +41,17 @@ class Source(NamedTuple):
     threads: int
 
     def identity(
-        self, config: EngineConfig, pool: KVPool, sums: WeightSums, *, progress: bool
+        self,
+        config: EngineConfig,
+        pool: KVPool,
+        blocks: PoolBlocks,
+        sums: WeightSums,
+        *,
+        progress: bool,
     ) -> StoreIdentity:
-        """Raises CheckpointError for weights that were written since they were loaded."""
+        """blocks: of the pool, as they are stored. Raises CheckpointError for weights that were
+        written since they were loaded.
+        """
         found = _sums(self.weights, sums, progress=progress)
         facts: dict[str, Fact] = {
             "weights": digest_of(found),
@@ -55,6 +64,8 @@ class Source(NamedTuple):
             # Bits are promised for one machine with as many threads.
             "deterministic": self.threads if config.deterministic else 0,
         }
+        if blocks.window_bytes:
+            facts[WINDOW_BYTES] = blocks.window_bytes
         if by_transformers(config, self.files):
             # Heads that it computes have their numbers in another order than ours.
             facts["model_impl"] = f"transformers {version('transformers')}"

@@ -25,19 +25,11 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig) -> Windows:
-        """Stores keep whole blocks, and ranks follow one kind of slots: with either nothing is
-        given up.
-        """
+        """Ranks follow one kind of slots: with several nothing is given up."""
         found = {layer: window for layer, window in enumerate(model.windows) if window is not None}
         ratio = config.swa_full_tokens_ratio
-        whole = {
-            "--host-kv-tokens": config.host_kv_tokens,
-            "--disk-cache": config.disk_cache,
-            "--tp-size": config.tp_size > 1,
-        }
-        flags = " and ".join(flag for flag, given in whole.items() if given)
-        if found and ratio < 1 and flags:
-            _logger.info("layers with a window keep all tokens, as %s needs them", flags)
+        if found and ratio < 1 and config.tp_size > 1:
+            _logger.info("layers with a window keep all tokens, as --tp-size needs them")
             ratio = 1.0
         window = max(found.values(), default=0)
         return cls(frozenset(found), model.n_layers, window, ratio if found else 1.0)
@@ -51,8 +43,9 @@ class Windows(NamedTuple):
         """None: all layers have the same slots."""
         if self.ratio == 1:
             return None
-        most = config.chunked_prefill_size
-        return WindowSize.of(self.window, self.ratio, capacity, config.page_size, most)
+        most, places = config.chunked_prefill_size, config.disk_cache or config.host_kv_tokens
+        block = config.disk_block_tokens if places else 1
+        return WindowSize.of(self.window, self.ratio, capacity, config.page_size, most, block)
 
     def in_pool(self, slots: WindowSlots | None) -> WindowLayers | None:
         return None if slots is None else WindowLayers(self.layers, slots.capacity)

@@ -118,7 +118,8 @@ class RadixCache:
 
     def add_store(self, place: Place, block_tokens: int, capacity_tokens: int) -> StoredTier:
         """Keep the books of a store from now on, as one of `tiers`. Raises ConfigError."""
-        tier = StoredTier(self.tree, place, block_tokens, capacity_tokens, self.capacity)
+        sizes = block_tokens, capacity_tokens
+        tier = StoredTier(self.tree, place, *sizes, self.capacity, self.windows)
         self.tiers = sorted([*self.tiers, tier], key=lambda each: each.place)
         return tier
 
@@ -192,9 +193,7 @@ class RadixCache:
             match = self._match(sought, namespace)
         last, known = self.tree.known(sought, match.agreed)
         stored = self._stored(last, known)
-        ending = None
-        if self.enabled:
-            ending = self._ending(match, known, array, size, limit, stored)
+        ending = self._ending(match, known, array, size, limit, stored) if self.enabled else None
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
         if (learned := self.tree.order.learned) is not None:
@@ -214,12 +213,14 @@ class RadixCache:
         self.leases[lease] = None
         return lease
 
-    def hold(self, key: Key, namespace: Hashable, upto: int) -> Lease:
-        """A lease on what is resident of key[:upto], not counted as a use: for copies of tokens to
-        other places and from them.
+    def hold(self, key: Key, namespace: Hashable, upto: int, seen: int | None = None) -> Lease:
+        """A lease on what is resident of key[:upto], not counted as a use: for copies to other
+        places and from them. seen: with window slots of tokens from that one on, all there so far.
         """
-        node = self.tree.hold(self._match(key[:upto], namespace))
-        lease = Lease(self, key, node, None, key.size)
+        match = self._match(key[:upto], namespace).agreed
+        lease = Lease(self, key, self.tree.hold(match), None, key.size)
+        if self.windows is not None and seen is not None:
+            lease.window = WindowHold(self.windows, lease.slots, upto, upto, seen)
         self.leases[lease] = None
         return lease
 
@@ -276,8 +277,7 @@ class RadixCache:
             raise PinError("the cache is off, so there is nothing to keep")
         self.pins.expire()
         whole = as_trusted_key(key)
-        end = self.round_down(whole.size)
-        if not end:
+        if not (end := self.round_down(whole.size)):
             raise PinError(f"{whole.size} tokens are less than a page of {self.page_size}")
         return self.pins.keep(whole[:end], namespace, ttl, owner)
 

@@ -87,19 +87,19 @@ class Ending:
         """The reason and what belongs to it; `now` by the tree's clock when it ended."""
         matched = self._matched
         report = MissReport(self._wanted, matched, self.reason, matched)
+        if self.reason in (MissReason.EVICTED, MissReason.WINDOW_EVICTED):
+            host, disk = (max(matched, min(end, self._known)) for end in self._stored)
+            report = replace(report, on_host=host - matched, on_disk=max(0, disk - host))
         if self.reason is MissReason.EVICTED:
             never = self._evicted_at == NEVER
-            host, disk = (max(matched, min(end, self._known)) for end in self._stored)
             return replace(
                 report,
                 evicted=self._known - matched,
                 evicted_ago=None if never else max(0.0, now - self._evicted_at),
                 hits=self._hits,
-                on_host=host - matched,
-                on_disk=max(0, disk - host),
             )
         if self.reason is MissReason.WINDOW_EVICTED:
-            return replace(report, evicted=self._agreed - matched)
+            return replace(report, evicted=max(self._agreed, host, disk) - matched)
         if self.reason is not MissReason.DIVERGED:
             return report
         cached, wanted = self._cached(), self._key[matched : self._limit]

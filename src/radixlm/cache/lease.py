@@ -146,9 +146,11 @@ class Lease:
         if n_tokens < 1:
             raise CacheError(f"a lease is extended by at least one token, got {n_tokens}")
         end, window = self.length + n_tokens, self.window
-        more_windows = 0 if window is None else self.slots_needed(n_tokens)
-        if window is not None and more_windows > window.windows.available:
-            return None
+        first = stop = self._keeper.round_up(end)
+        if window is not None:
+            first = min(max(self._keeper.round_up(self.length), window.start), stop)
+            if stop - first > window.windows.available:
+                return None
         missing = self._keeper.round_up(end) - self._allocated
         if missing > 0:
             more = self._keeper.take_private(self, missing, max(0, self.key.size - end))
@@ -157,9 +159,7 @@ class Lease:
             self._append(more)
         start, self.length = self.length, end
         self._count_reserve()
-        if window is not None and more_windows:
-            stop = self._keeper.round_up(end)
-            first = stop - more_windows
+        if window is not None and first < stop:
             before = int(self._slots[first - 1]) if first else None
             window.windows.give(self._slots[first:stop], before)
         return self._slots[start:end]

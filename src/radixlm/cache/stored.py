@@ -10,11 +10,12 @@ from typing import NamedTuple
 from radixlm.cache.node import TreeNode
 from radixlm.cache.stored_parts import Blocks, StoredPart, StoredParts
 from radixlm.cache.tree import RadixTree
+from radixlm.cache.window_slots import WindowSlots
 from radixlm.cache.write_queue import WriteQueue
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.keys import Key, as_key
-from radixlm.core.moves import Place
+from radixlm.core.moves import ALL_BLOCKS, Place
 
 
 class StoredUsage(NamedTuple):
@@ -41,7 +42,7 @@ class StoredTier:
     >>> tree = RadixTree()
     >>> tier = StoredTier(tree, Place.DISK, block_tokens=2, capacity_tokens=4, pool_tokens=10)
     >>> tier.stored(as_key([1, 2, 3, 4]), None, 0, 4)
-    >>> tier.restorable(as_key([1, 2, 3, 9]), None, 3), tier.usage().evictable
+    >>> tier.restorable(as_key([1, 2, 3]), None), tier.usage().evictable
     (2, 4)
     >>> tier.reserve(2), [(b.tokens.tolist(), b.start) for b in tier.take_dropped()]
     (True, [([1, 2, 3, 4], 2)])
@@ -54,8 +55,11 @@ class StoredTier:
         block_tokens: int,
         capacity_tokens: int,
         pool_tokens: int,
+        windows: WindowSlots | None = None,
     ) -> None:
-        """Raises ConfigError unless blocks are whole pages and there is room for one."""
+        """windows: the cache's, if it has some. Raises ConfigError unless blocks are whole pages
+        and there is room for one.
+        """
         if block_tokens < 1 or block_tokens % tree.page_size:
             raise ConfigError(
                 f"a block of {block_tokens} tokens is not whole pages of {tree.page_size}"
@@ -68,6 +72,8 @@ class StoredTier:
         self.block_tokens = block_tokens
         self.capacity = capacity_tokens - capacity_tokens % block_tokens
         self._tree = tree
+        seen = 0 if windows is None else windows.reach
+        self._window_blocks = -(-seen // block_tokens)
         self._parts = StoredParts(place, tree.order, block_tokens, tree.stored_changed)
         self._queue = WriteQueue(tree, self._parts, pool_tokens)
         self._private = 0
@@ -81,23 +87,27 @@ class StoredTier:
 
     def length_of(self, key: Key, namespace: Hashable) -> int:
         """Tokens of the longest prefix of `key` of which all blocks are stored. O(nodes)."""
-        return self.prefix(*self._tree.place(key, namespace))
+        return self._length(*self._tree.place(key, namespace))[1]
 
-    def prefix(self, node: TreeNode | None, length: int) -> int:
-        """The same of the first `length` tokens of the path to a node's end."""
+    def _length(self, node: TreeNode | None, length: int) -> tuple[TreeNode | None, int]:
+        """The same of the first `length` tokens of the path to a node's end; and where it ends."""
         while node is not None and not node.stored[self.place]:
             node = node.parent
-        return 0 if node is None else self._parts.floor(min(self._parts.end(node), length))
+        return node, 0 if node is None else self._parts.floor(min(self._parts.end(node), length))
 
-    def restorable(self, key: Key, namespace: Hashable, max_match: int) -> int:
-        """Tokens of key[:max_match] that are resident, or would be once all blocks that are stored
-        of it are read. O(nodes).
+    def prefix(self, node: TreeNode | None, length: int) -> int:
+        """Tokens that a request could go on from once they are read, of the first `length` of the
+        path to a node's end: all blocks are stored, those that the next token sees with the part of
+        layers with a window. O(nodes).
         """
-        sought = key[: max(max_match, 0)]
-        if not sought.size:
-            return 0
-        stored = self.length_of(sought, namespace)
-        return max(stored, self._tree.match_prefix(sought, namespace).length)
+        node, stored = self._length(node, length)
+        if node is None or not self._window_blocks:
+            return stored
+        return self._parts.usable(node, stored, self._window_blocks)
+
+    def restorable(self, key: Key, namespace: Hashable) -> int:
+        """`prefix` of a key."""
+        return self.prefix(*self._tree.place(key, namespace))
 
     def reserve(self, n_tokens: int) -> bool:
         """Room for blocks that are to be written, until `stored` or `give_back`; it drops the
@@ -117,20 +127,31 @@ class StoredTier:
         self._private -= n_tokens
 
     def stored(
-        self, key: Key, namespace: Hashable, start: int, upto: int, *, reserved: int = 0
+        self,
+        key: Key,
+        namespace: Hashable,
+        start: int,
+        upto: int,
+        *,
+        reserved: int = 0,
+        windows: int = ALL_BLOCKS,
     ) -> None:
         """The blocks of key[start:upto] are stored now. Tokens that the tree does not know become
         placeholders: known, not resident, restorable. O(nodes + new bytes).
 
-        reserved: how much of a reservation that uses up; room for what is not reserved is made, or
-        they are dropped. So are blocks of which one that comes before them is not stored: after a
-        restart, name shorter paths first. Raises InvalidKeyError, CacheError.
+        windows: which of them with the part of layers with a window, see StoredPath; what is known
+        of others stays. reserved: how much of a reservation that uses up; room for what is not
+        reserved is made, or they are dropped. So are blocks of which one that comes before them is
+        not stored: after a restart, name shorter paths first. Raises InvalidKeyError, CacheError.
         """
         self.give_back(reserved)
         known = as_key(key)[: self._parts.floor(upto)]
         start = self._parts.floor(start)
+        windows &= (1 << known.size // self.block_tokens) - 1
         there = self.length_of(known, namespace)
         if there >= known.size:
+            if windows and self._window_blocks:
+                self._parts.cover(self._tree.node_of(known, namespace), there, windows)
             return
         held = self.lock(known, namespace, there)
         fits = there >= start and self._make_room(known.size - there)
@@ -139,7 +160,7 @@ class StoredTier:
             self._parts.dropped.append(Blocks(namespace, known.copy(), max(start, there)))
             return
         node = self._tree.node_of(known, namespace)
-        self._parts.cover(node, known.size)
+        self._parts.cover(node, known.size, windows)
         if node.parent is not None:
             self._tree.merge(node.parent)
         self._forget()

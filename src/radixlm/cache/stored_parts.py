@@ -29,10 +29,11 @@ class Blocks(NamedTuple):
 class StoredPart:
     """What a place has of a node, as an EvictionOrder wants it. lock_ref: reads and writes in
     flight whose path runs through here. held: how many of them end here. live: children with such
-    a part.
+    a part. windows: bit b is set where block b of the path, one of the node's, is stored with the
+    part of layers with a window.
     """
 
-    __slots__ = ("above", "held", "live", "lock_ref", "node", "place", "queued_key")
+    __slots__ = ("above", "held", "live", "lock_ref", "node", "place", "queued_key", "windows")
 
     def __init__(self, node: TreeNode, place: Place, lock_ref: int = 0, live: int = 0) -> None:
         self.node = node
@@ -40,6 +41,7 @@ class StoredPart:
         self.lock_ref = lock_ref
         self.held = 0
         self.live = live
+        self.windows = 0
         self.queued_key: int | None = None
         # Once it is gone, the part that holds what ended here.
         self.above: StoredPart | None = None
@@ -111,12 +113,39 @@ class StoredParts:
         stored = node.stored[self.place]
         return node.start + stored if stored else 0
 
-    def cover(self, node: TreeNode, upto: int) -> None:
-        """The path through `node` is stored up to its first `upto` tokens."""
+    def cover(self, node: TreeNode, upto: int, windows: int) -> None:
+        """The path through `node` is stored up to its first `upto` tokens. windows: see StoredPath,
+        of blocks that are stored with both parts, or were before.
+        """
         for at in reversed(list(upward(node))):
             wanted = min(upto, at.end) - at.start
             if wanted > at.stored[self.place]:
                 self._resize(at, wanted)
+            if (part := self.by_id.get(at.id)) is not None:
+                part.windows |= windows & self._blocks(at)
+
+    def usable(self, node: TreeNode, upto: int, window_blocks: int) -> int:
+        """Tokens of the longest prefix of a path, of its first `upto` that are stored, of which the
+        last window_blocks are stored with both parts, or all that there are. O(nodes + blocks).
+        """
+        windows = 0
+        for at in upward(node):
+            if (part := self.by_id.get(at.id)) is not None:
+                windows |= part.windows
+        # What stands before the first block is there. Bit b stands for a run that ends with it.
+        runs = (windows << window_blocks) | ((1 << window_blocks) - 1)
+        runs &= (1 << (upto // self.block_tokens + window_blocks)) - 1
+        length = 1
+        while length < window_blocks:
+            more = min(length, window_blocks - length)
+            runs &= runs << more
+            length += more
+        return (runs.bit_length() - window_blocks) * self.block_tokens
+
+    def _blocks(self, node: TreeNode) -> int:
+        """Bits of the stored blocks that end in a node."""
+        first = node.start // self.block_tokens
+        return ((1 << self.count(node)) - 1) << first
 
     def drop_leaf(self, most: int) -> int:
         """Drop up to `most` blocks off the end of the leaf that goes first; returns how many."""
@@ -190,7 +219,10 @@ class StoredParts:
         if part is None:
             return
         if node.stored[self.place]:
-            self.by_id[upper.id] = StoredPart(upper, self.place, part.lock_ref, live=1)
+            above = StoredPart(upper, self.place, part.lock_ref, live=1)
+            above.windows = part.windows & self._blocks(upper)
+            part.windows &= self._blocks(node)
+            self.by_id[upper.id] = above
         else:
             self._move(part, upper)
 
@@ -205,6 +237,7 @@ class StoredParts:
             self._move(part, child)
             return
         del self.by_id[node.id]
+        self.by_id[child.id].windows |= part.windows
         self._settle(self.by_id[child.id])
 
     def _move(self, part: StoredPart, node: TreeNode) -> None:
@@ -249,6 +282,7 @@ class StoredParts:
         node.set_stored(self.place, stored)
         self._changed(node)
         more += self.count(node)
+        part.windows &= self._blocks(node)
         self.blocks += more
         if part.lock_ref:
             self.locked += more

@@ -19,10 +19,19 @@ class WindowHold:
     the match would have ended with all windows. prompt: where the prompt ends.
     """
 
-    def __init__(self, windows: WindowSlots, slots: Slots, parted: int, prompt: int) -> None:
-        """slots: of all tokens that a match found."""
+    def __init__(
+        self,
+        windows: WindowSlots,
+        slots: Slots,
+        parted: int,
+        prompt: int,
+        start: int | None = None,
+    ) -> None:
+        """slots: of all tokens that a match found. start: if not what the next token sees; it may
+        lie behind them.
+        """
         self.windows = windows
-        self.start = windows.first_seen(slots.size)
+        self.start = windows.first_seen(slots.size) if start is None else start
         self._ends = (prompt, PASSED), (parted, END), (slots.size, END)
         windows.lock(slots[self.start :])
 

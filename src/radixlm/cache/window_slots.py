@@ -28,24 +28,26 @@ _LEVEL = 1 << 60  # in a rank, above the time
 
 class WindowSize(NamedTuple):
     """window: tokens that a token sees, itself included. capacity: slots. step: most tokens that a
-    step computes.
+    step computes. block: tokens that are stored together in a place beside the pool, 1 without one.
     """
 
     window: int
     capacity: int
     step: int
+    block: int = 1
 
     @classmethod
     def of(
-        cls, window: int, ratio: float, n_slots: int, page_size: int, step: int
+        cls, window: int, ratio: float, n_slots: int, page_size: int, step: int, block: int = 1
     ) -> WindowSize | None:
         """For a cache of `n_slots`: `ratio` of them, but enough for one request and one step. None:
         there is nothing to save. The largest ratio, 1, means that.
         """
-        least = cls(window, 0, step).least(page_size)
-        capacity = max(int(ratio * n_slots), least)
+        size = cls(window, 0, step, block)
+        capacity = max(int(ratio * n_slots), size.least(page_size))
         capacity -= capacity % page_size
-        return cls(window, capacity, step) if capacity < n_slots - n_slots % page_size else None
+        fits = capacity < n_slots - n_slots % page_size
+        return size._replace(capacity=capacity) if fits else None
 
     @property
     def spare(self) -> int:
@@ -54,7 +56,8 @@ class WindowSize(NamedTuple):
 
     def span(self, page_size: int) -> int:
         """The most tokens that a running request holds between two steps."""
-        return self.window + 2 * self.spare + 2 * page_size
+        beyond = self.spare if self.block == 1 else max(self.spare, 2 * self.block + page_size)
+        return self.window + self.spare + beyond + 2 * page_size
 
     def least(self, page_size: int) -> int:
         """Slots with which a request that is alone can always go on, in whole pages."""
@@ -118,6 +121,7 @@ class WindowSlots:
         self._owner: Slots = np.full(size.capacity, NONE, dtype=np.int32)
         self._locks: Slots = np.zeros(size.capacity, dtype=np.int32)
         self._pins: Slots = np.zeros(size.capacity, dtype=np.int32)
+        self._copies: Slots = np.zeros(size.capacity, dtype=np.int32)
         self._cached = np.zeros(size.capacity, dtype=np.bool_)
         self._found = np.zeros(size.capacity, dtype=np.bool_)
         self._rank: npt.NDArray[np.int64] = np.zeros(size.capacity, dtype=np.int64)
@@ -158,9 +162,27 @@ class WindowSlots:
         first = max(position - self.size.window + 1, 0)
         return first - first % self.page_size
 
+    @property
+    def reach(self) -> int:
+        """Tokens before an end that a match there, or of a page less, needs."""
+        return self.size.window - 1 + self.page_size
+
+    def first_restored(self, end: int) -> int:
+        """Of tokens that are read up to `end`, the first that needs a window slot: a request that
+        goes on from there may have to compute the last page.
+        """
+        return self.first_seen(max(end - self.page_size, 0))
+
     def behind(self, position: int) -> int:
-        """Where what a lease keeps begins when `position` tokens are computed."""
-        return self.first_seen(max(position - self.size.spare, 0))
+        """Where what a lease keeps begins when `position` tokens are computed. With places beside
+        the pool also the blocks that who goes on from the last whole one needs, so that they can be
+        stored.
+        """
+        kept = self.first_seen(max(position - self.size.spare, 0))
+        if (block := self.size.block) > 1:
+            first = self.first_restored(position - position % block)
+            kept = min(kept, first - first % block)
+        return kept
 
     # Matches
 
@@ -257,16 +279,35 @@ class WindowSlots:
         self._uses += 1
 
     def _unlock(self, slots: Slots) -> Slots:
-        """Undo a lock; the window slots that have none now."""
+        """Undo a lock; the window slots that have none now but those of copies."""
         mine: Slots = self.of[slots]
         if mine.size and int(self._locks[mine].min()) < 1:
             raise CacheError("window slots are unlocked that were not locked")
         self._locks[mine] -= 1
         self.held -= mine.size
-        mine = mine[self._locks[mine] == 0]
-        self.evictable += mine.size
-        self.locked -= mine.size
+        free = int(np.count_nonzero(self._locks[mine] == 0))
+        self.evictable += free
+        self.locked -= free
+        left: Slots = mine[self._locks[mine] == self._copies[mine]]
+        return left
+
+    def begin_copy(self, slots: Slots, block_tokens: int) -> Slots:
+        """(slots,) the window slots of blocks to be copied to a place beside the pool, NONE in a
+        block in which a token has none. They are locked; what goes first does not change by it, nor
+        what locks that end meanwhile say of that.
+        """
+        mine: Slots = self.of[slots]
+        whole = (mine.reshape(-1, block_tokens) >= 0).all(axis=1)
+        mine[~whole.repeat(block_tokens)] = NONE
+        self.lock(slots[mine >= 0])
+        self._copies[mine[mine >= 0]] += 1
         return mine
+
+    def end_copy(self, mine: Slots) -> None:
+        """Undo `begin_copy`, which gave these."""
+        mine = mine[mine >= 0]
+        self._copies[mine] -= 1
+        self._unlock(self._owner[mine])
 
     def drop(self, slots: Slots) -> None:
         """These slots are free now, or their tokens are out of sight: private, or unlocked."""

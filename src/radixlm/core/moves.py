@@ -5,9 +5,11 @@ engine's thread and those that read and write.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
+
+import numpy as np
 
 from radixlm.core.keys import Key, Slots
 
@@ -26,18 +28,30 @@ ByPlace = tuple[int, int]
 NOWHERE: ByPlace = (0, 0)
 
 
+# Of layers with a window: a transfer that has none of them; a token that has no slot there.
+NO_WINDOWS: Slots = np.empty(0, dtype=np.int32)
+NO_SLOT = -1
+# Bits of blocks: all that there are.
+ALL_BLOCKS = -1
+
+
 class StoredPath(NamedTuple):
-    """A block, named by all tokens from a prompt's first to the block's last."""
+    """A block, named by all tokens from a prompt's first to the block's last.
+
+    windows: bit b is set where block b of the path is stored with the part of layers with a window.
+    """
 
     namespace: bytes
     tokens: Key
+    windows: int = ALL_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """The tokens [start, start + slots.size) of a path and their slots, block by block.
 
-    start and slots.size are multiples of a block's tokens.
+    start and slots.size are multiples of a block's tokens. windows: the tokens' slots in layers
+    with a window, NO_SLOT for a token that has none; empty where layers have no slots of their own.
     """
 
     ticket: int
@@ -45,17 +59,21 @@ class Transfer:
     tokens: Key
     start: int
     slots: Slots
+    windows: Slots = field(default_factory=NO_WINDOWS.copy)
 
 
 class Read(Transfer):
-    """Fill the slots, which are the reader's alone until the job has ended."""
+    """Fill the slots, which are the reader's alone until the job has ended. Of a block without a
+    window slot only the part of the other layers is read.
+    """
 
     __slots__ = ()
 
 
 class Write(Transfer):
     """Store what the slots hold, which they keep until the job has ended. What is before `start` is
-    stored already.
+    stored already. The tokens of a block have window slots all or none: without, only the part of
+    the other layers is stored.
     """
 
     __slots__ = ()

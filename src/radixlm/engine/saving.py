@@ -12,8 +12,18 @@ from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import Blocks, StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.config import DiskWritePolicy
-from radixlm.core.keys import Key, common_prefix
-from radixlm.core.moves import Drop, Ended, Moved, News, Place, StoredPath, Write
+from radixlm.core.keys import Key, Slots, common_prefix
+from radixlm.core.moves import (
+    NO_SLOT,
+    NO_WINDOWS,
+    Drop,
+    Ended,
+    Moved,
+    News,
+    Place,
+    StoredPath,
+    Write,
+)
 from radixlm.core.request import Namespace
 from radixlm.scheduler.restoring import Mover
 
@@ -29,13 +39,14 @@ _logger = logging.getLogger("radixlm.engine")
 @dataclass(slots=True, eq=False)
 class _Saved:
     """Blocks that are being written. at: tokens before it are stored. stored: what is locked there
-    of what comes before them.
+    of what comes before them. windows: see Transfer.
     """
 
     blocks: Blocks
     lease: Lease
     stored: StoredPart | None
     at: int
+    windows: Slots
 
 
 class Saving:
@@ -76,8 +87,12 @@ class Saving:
         saved = self.under_way[report.ticket]
         before, saved.at = saved.at, report.upto
         self.written += saved.at - before
-        namespace, key, _ = saved.blocks
-        self._tier.stored(key, namespace, before, saved.at, reserved=saved.at - before)
+        namespace, key, start = saved.blocks
+        size, windows = self._tier.block_tokens, 0
+        for at in range(before, saved.at, size) if saved.windows.size else ():
+            windows |= int(saved.windows[at - start] != NO_SLOT) << at // size
+        reserved = saved.at - before
+        self._tier.stored(key, namespace, before, saved.at, reserved=reserved, windows=windows)
 
     def ended(self, report: Ended) -> None:
         """The job does not use its slots any more."""
@@ -161,13 +176,16 @@ class Saving:
         lease = self._cache.hold(key, namespace, key.size)
         stored = self._tier.lock(key, namespace, start)
         fits = lease.cached == key.size and self._tier.length_of(key, namespace) == start
-        saved = _Saved(blocks, lease, stored, start)
+        saved = _Saved(blocks, lease, stored, start, NO_WINDOWS)
         if not fits or not self._tier.reserve(key.size - start):
             saved.at = key.size  # nothing was reserved
         elif self._dropped():
             ticket = next(self._tickets)
             slots = lease.slots[start:].copy()
-            if self._mover.submit(Write(ticket, _packed(namespace), key, start, slots)):
+            if self._cache.windows is not None:
+                saved.windows = self._cache.windows.begin_copy(slots, self._tier.block_tokens)
+            job = Write(ticket, _packed(namespace), key, start, slots, saved.windows)
+            if self._mover.submit(job):
                 self.under_way[ticket] = saved
                 self._begun += key.size - start
                 return
@@ -185,6 +203,8 @@ class Saving:
     def _end(self, saved: _Saved) -> None:
         self._tier.give_back(saved.blocks.tokens.size - saved.at)
         self._tier.unlock(saved.stored)
+        if self._cache.windows is not None:
+            self._cache.windows.end_copy(saved.windows)
         saved.lease.release(used=False)
 
     def _dropped(self) -> bool:
@@ -208,7 +228,8 @@ class Saving:
         size = self._tier.block_tokens
         for path in news.added:
             if (namespace := _unpacked(path.namespace)) is not None:
-                self._tier.stored(path.tokens, namespace, 0, path.tokens.size)
+                upto = path.tokens.size
+                self._tier.stored(path.tokens, namespace, 0, upto, windows=path.windows)
         for path in news.gone:
             if (namespace := _unpacked(path.namespace)) is not None:
                 self._tier.gone(path.tokens, namespace, path.tokens.size - size)

@@ -7,6 +7,9 @@ import struct
 from typing import NamedTuple
 
 _MAGIC = b"RXLMblk2"
+# With a second sum, of the part of layers with a window, before the namespace, whose room it takes.
+_MAGIC_WINDOWS = b"RXLMblk3"
+SUM_BYTES = 16
 # Magic, when it was stored, the namespace's length, the parent's key, the block's sum.
 _HEAD = struct.Struct("<8sqI32s16s")
 # A longer one has no room in a record: its blocks are in the index only.
@@ -15,7 +18,9 @@ _CHECK_BYTES = 16
 
 
 class Record(NamedTuple):
-    """What the index says of a block, but its slot. born: the higher, the later it was stored."""
+    """What the index says of a block, but its slot. born: the higher, the later it was stored.
+    sum: one, or two, see Row.
+    """
 
     parent: bytes
     namespace: bytes
@@ -33,22 +38,26 @@ def packed(digest: str, block_tokens: int, record: Record) -> bytes:
 
     digest: of the identity, without which it is not read back.
     """
-    size = len(record.namespace)
-    if size > NAMESPACE_BYTES:
+    size, more = len(record.namespace), record.sum[SUM_BYTES:]
+    if size > NAMESPACE_BYTES - len(more):
         return bytes(record_bytes(block_tokens))
-    head = _HEAD.pack(_MAGIC, record.born, size, record.parent, record.sum)
-    body = head + record.namespace.ljust(NAMESPACE_BYTES, b"\0") + record.tokens
+    magic = _MAGIC_WINDOWS if more else _MAGIC
+    head = _HEAD.pack(magic, record.born, size, record.parent, record.sum[:SUM_BYTES])
+    body = head + (more + record.namespace).ljust(NAMESPACE_BYTES, b"\0") + record.tokens
     return body + _check(digest, body)
 
 
 def unpacked(digest: str, content: bytes) -> Record | None:
     """None for all that `packed` did not give."""
     body, check = content[:-_CHECK_BYTES], content[-_CHECK_BYTES:]
-    if not body.startswith(_MAGIC) or check != _check(digest, body):
+    if not body.startswith((_MAGIC, _MAGIC_WINDOWS)) or check != _check(digest, body):
         return None
-    _, born, size, parent, total = _HEAD.unpack_from(body)
+    magic, born, size, parent, total = _HEAD.unpack_from(body)
     at = _HEAD.size
-    return Record(parent, body[at : at + size], body[at + NAMESPACE_BYTES :], total, born)
+    tokens = body[at + NAMESPACE_BYTES :]
+    if magic == _MAGIC_WINDOWS:
+        total, at = total + body[at : at + SUM_BYTES], at + SUM_BYTES
+    return Record(parent, body[at : at + size], tokens, total, born)
 
 
 def _check(digest: str, body: bytes) -> bytes:

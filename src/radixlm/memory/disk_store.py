@@ -100,7 +100,7 @@ class DiskStore:
             row = index.enrol(*label)
             path = blocks_path(folder, row)
             write_label(path, label)
-            file = BlockFile(path, block_tokens, block_bytes)
+            file = BlockFile(path, block_tokens, block_bytes, row.window_bytes)
         except BaseException:
             index.close()
             raise
@@ -167,7 +167,9 @@ class DiskStore:
         if key in self._unreadable:
             self.drop(key)
             self._unreadable.discard(key)
-        if self._index.row(self._identity, key) is not None:
+        known = self._index.row(self._identity, key)
+        if known is not None:
+            self._add_windows(block, key, known)
             return True
         if not first and self._index.row(self._identity, parent) is None:
             return False
@@ -179,10 +181,19 @@ class DiskStore:
             return False
         total = self._file.write(slot, key, block.parts)
         row = Row(parent, namespace, tokens, slot, total)
-        number = self._index.add(self._identity, key, row)
-        record = Record(parent, namespace, tokens, total, number)
-        self._file.write_record(slot, packed(self._identity.digest, self.block_tokens, record))
+        self._record(row, self._index.add(self._identity, key, row))
         return True
+
+    def _record(self, row: Row, born: int) -> None:
+        record = Record(row.parent, row.namespace, row.tokens, row.sum, born)
+        self._file.write_record(row.slot, packed(self._identity.digest, self.block_tokens, record))
+
+    def _add_windows(self, block: StoredBlock, key: bytes, row: Row) -> None:
+        """A block that is stored without those of layers with a window gets them."""
+        if row.is_sound and self._lacks(row, block.parts):
+            sums = row.sum + self._file.write(row.slot, key, block.parts, only_windows=True)
+            row = row._replace(sum=sums)
+            self._record(row, self._index.replace(self._identity, key, row))
 
     def get(self, path: StoredPath, into: Parts) -> bool:
         """Read a block into these parts. False: it is not stored, and `into` may hold anything."""
@@ -214,7 +225,7 @@ class DiskStore:
         key = keys[number + 1]
         for _ in range(_TRIES):
             row = self.find(path, keys, number)
-            if row is None:
+            if row is None or self._lacks(row, into):
                 return False
             if self.fetch(row, key, into):
                 return True
@@ -225,18 +236,25 @@ class DiskStore:
         return False
 
     def fetch(self, row: Row, key: bytes, into: Parts, *, waits: bool = True) -> bool:
-        """Read the bytes of a row. False: they are not what was written, or, where it does not wait
-        for the disk, not in the system's memory.
+        """Read the bytes of a row. False: they are not what was written, or less than is asked for,
+        or, where it does not wait for the disk, not in the system's memory.
         """
-        if self._sum(row, key, into, waits=waits) != row.sum:
+        if not row.is_sound or self._lacks(row, into):
+            return False
+        found = self._file.read(row.slot, key, into, waits=waits)
+        if found is None or row.sum[: len(found)] != found:
             return False
         self.stats.read_blocks += 1
         return True
 
-    def _sum(self, row: Row, key: bytes, into: Parts, *, waits: bool = True) -> bytes | None:
-        if not isinstance(row.slot, int) or not 0 <= row.slot < 2**31:
-            return None
-        return self._file.read(row.slot, key, into, waits=waits)
+    def _lacks(self, row: Row, into: Parts) -> bool:
+        """Whether more is to be read than is stored: those of layers with a window, too."""
+        return row.sums == 1 and self._is_whole(into)
+
+    def _is_whole(self, parts: Parts) -> bool:
+        """Whether these are of a block with what layers with window slots have of it."""
+        whole = sum(part.nbytes for part in parts) == self.block_bytes
+        return whole and self._file.window_bytes > 0
 
     def _lose(self, key: bytes, row: Row) -> None:
         """A damaged block: deleted, so that it is written again; if need be only forgotten."""
@@ -276,13 +294,15 @@ class DiskStore:
         row = self._index.row(self._identity, key)
         if row is None:
             return None
+        if row.sums == 1:
+            into = [part[: self.block_bytes - self._file.window_bytes] for part in into]
         whole = self._index.path_of(self._identity, key) is not None
-        return whole and self._sum(row, key, into) == row.sum
+        return whole and self.fetch(row, key, into)
 
     def delete(self, paths: Sequence[StoredPath]) -> int:
         """Delete blocks and all that go on from them; how many."""
         with self._index.writing():
-            keys = [keys_of(self._identity, *path)[-1] for path in paths]
+            keys = [keys_of(self._identity, path.namespace, path.tokens)[-1] for path in paths]
             return sum(self.drop(key) for key in keys)
 
     def index(self) -> Iterator[StoredPath]:
@@ -315,7 +335,7 @@ class DiskStore:
         return tuple(path for path in found if path is not None)
 
     def keys(self, path: StoredPath) -> list[bytes]:
-        return keys_of(self._identity, *path)
+        return keys_of(self._identity, path.namespace, path.tokens)
 
     def close(self) -> None:
         self._file.close()

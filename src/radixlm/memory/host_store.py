@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from radixlm.core.keys import Slots
-from radixlm.core.moves import News, StoredPath
+from radixlm.core.moves import NO_WINDOWS, News, StoredPath
 from radixlm.memory.packing import PoolBlocks
-from radixlm.memory.stores import Block
+from radixlm.memory.stores import Block, in_windows
+
+
+class BlockSlots(NamedTuple):
+    """Of a block's tokens, as in a Transfer."""
+
+    slots: Slots
+    windows: Slots = NO_WINDOWS
 
 
 class _Held:
-    """A block, and those that go on from it. row: of the memory."""
+    """A block, and those that go on from it. row: of the memory. windows: whether the part of
+    layers with a window is there.
+    """
 
-    __slots__ = ("after", "row")
+    __slots__ = ("after", "row", "windows")
 
     def __init__(self, row: int) -> None:
         self.row = row
+        self.windows = False
         self.after: dict[bytes, _Held] = {}
 
 
@@ -51,26 +62,26 @@ class HostStore:
     def __len__(self) -> int:
         return self.capacity - len(self._free)
 
-    def source(self, slots: Slots) -> Slots:
+    def source(self, slots: Slots, windows: Slots = NO_WINDOWS) -> BlockSlots:
         """See Carrier."""
-        return slots
+        return BlockSlots(slots, windows)
 
-    def place(self, slots: Slots) -> Slots:
+    def place(self, slots: Slots, windows: Slots = NO_WINDOWS) -> BlockSlots:
         """See Carrier."""
-        return slots
+        return BlockSlots(slots, windows)
 
-    def target(self) -> Slots:
+    def target(self, windows: Slots = NO_WINDOWS) -> BlockSlots:
         """See Carrier: there is nothing between."""
-        return np.empty(0, dtype=np.int32)
+        return BlockSlots(NO_WINDOWS, windows)
 
-    def land(self, slots: Slots) -> None:
+    def land(self, slots: Slots, windows: Slots = NO_WINDOWS) -> None:
         """See Carrier: what a reader has found last is copied."""
-        self._blocks.unpack(self._memory[self.found], slots)
+        self._blocks.unpack(self._memory[self.found], slots, windows)
 
-    def put(self, blocks: Iterable[Block[Slots]]) -> int:
+    def put(self, blocks: Iterable[Block[BlockSlots]]) -> int:
         """See Store."""
         count = 0
-        last: Block[Slots] | None = None
+        last: Block[BlockSlots] | None = None
         held: _Held | None = None
         for block in blocks:
             path, start = StoredPath(*block[:2]), block.tokens.size - self.block_tokens
@@ -83,12 +94,16 @@ class HostStore:
             count, last = count + 1, block
         return count
 
-    def _put(self, parent: _Held, name: bytes, slots: Slots) -> _Held | None:
+    def _put(self, parent: _Held, name: bytes, at: BlockSlots) -> _Held | None:
         """None: there is no room."""
         held = parent.after.get(name)
         if held is None and self._free:
             held = parent.after[name] = _Held(self._free.pop())
-            self._blocks.pack(slots, self._memory[held.row])
+            self._blocks.pack(at.slots, self._memory[held.row], at.windows)
+            held.windows = in_windows(at.windows)
+        elif held is not None and in_windows(at.windows) and not held.windows:
+            self._blocks.pack_windows(at.windows, self._memory[held.row])
+            held.windows = True
         return held
 
     def reader(self, path: StoredPath, start: int) -> HostReader:
@@ -142,11 +157,11 @@ class HostReader:
         self._at = start
         self._held = store.find(path, start)
 
-    def next(self, _: Slots) -> bool:
+    def next(self, into: BlockSlots) -> bool:
         """See Reader."""
         name = self._store.name(self._path, self._at)
         self._held = None if self._held is None else self._held.after.get(name)
-        if self._held is None:
+        if self._held is None or (in_windows(into.windows) and not self._held.windows):
             return False
         self._at += self._store.block_tokens
         self._store.found = self._held.row

@@ -1,5 +1,5 @@
 """Blocks of the pool's tokens as bytes in one order: of each layer keys, values, scales, each token
-after token.
+after token; layers with window slots behind the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from torch import Tensor
 
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Slots
+from radixlm.core.moves import NO_SLOT, NO_WINDOWS
 from radixlm.memory.pools import KVPool
+from radixlm.memory.stores import in_windows
 
 # Where the first row begins. numpy's own memory begins 16 bytes behind a page, to which an AMD EPYC
 # (Zen 4) copies what a file holds at 2.7 GB/s instead of 6.3.
@@ -23,10 +25,64 @@ _PAGE = 4096
 _MOST_RUNS = 4
 
 
+class _Layers:
+    """Layers of a pool that have the same slots, as bytes. width: of a token in all of them."""
+
+    def __init__(self, pool: KVPool, layers: Sequence[int]) -> None:
+        self._device = pool.device
+        self._rows = [
+            part.view(torch.uint8).flatten(1)  # (slots, bytes of a token)
+            for layer in layers
+            for part in pool.parts(layer)
+        ]
+        self._widths = [rows.shape[1] for rows in self._rows]
+        self.width = sum(self._widths)
+        on_cpu = pool.device.type == "cpu"
+        self._memory = [rows.numpy().data.cast("B") for rows in self._rows] if on_cpu else []
+
+    def in_place(self, slots: Slots) -> list[memoryview] | None:
+        """Tokens where they lie; None where that is on a device, or in too many runs of slots."""
+        if not self._memory:
+            return None if self._rows else []
+        ends = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), slots.size]
+        if len(ends) > _MOST_RUNS + 1 or (slots == NO_SLOT).any():
+            return None
+        starts = slots[ends[:-1]].tolist()
+        runs = [
+            (at, at + stop - start)
+            for at, start, stop in zip(starts, ends[:-1], ends[1:], strict=True)
+        ]
+        return [
+            rows[start * width : stop * width]
+            for rows, width in zip(self._memory, self._widths, strict=True)
+            for start, stop in runs
+        ]
+
+    def gather(self, slots: Slots) -> Tensor:
+        """(tokens * width,) uint8 on the pool's device, in a block's order."""
+        index = torch.tensor(slots, dtype=torch.int64, device=self._device)
+        return torch.cat([rows[index].flatten() for rows in self._rows])
+
+    def scatter(self, payload: Tensor, slots: Slots) -> None:
+        """The reverse; the first tokens may have NO_SLOT, and are left out. payload: on the pool's
+        device.
+        """
+        first = int(np.argmax(slots != NO_SLOT))
+        index = torch.tensor(slots[first:], dtype=torch.int64, device=self._device)
+        parts = payload.split([slots.size * width for width in self._widths])
+        for rows, part, width in zip(self._rows, parts, self._widths, strict=True):
+            rows.index_copy_(0, index, part.view(slots.size, width)[first:])
+
+
 class PoolBlocks:
     """Blocks of `block_tokens` tokens in a pool. One thread at a time.
 
-    nbytes: of a block. Raises ConfigError for one that the pool does not hold.
+        [ layers without window slots | layers with window slots )     a block's bytes
+
+    The second part is packed and unpacked where a token has a window slot, else left out.
+
+    nbytes: of a block. window_bytes: of its second part, 0 where all layers have the same slots.
+    Raises ConfigError for a block that the pool does not hold.
     """
 
     def __init__(self, pool: KVPool, block_tokens: int) -> None:
@@ -37,15 +93,11 @@ class PoolBlocks:
             )
         self.block_tokens = block_tokens
         self._device = pool.device
-        self._rows = [
-            part.view(torch.uint8).flatten(1)  # (capacity, bytes of a token)
-            for layer in range(pool.n_layers)
-            for part in pool.parts(layer)
-        ]
-        self._widths = [rows.shape[1] for rows in self._rows]
-        self.nbytes = block_tokens * sum(self._widths)
-        on_cpu = self._device.type == "cpu"
-        self._memory = [rows.numpy().data.cast("B") for rows in self._rows] if on_cpu else []
+        apart = frozenset[int]() if pool.windows is None else pool.windows.layers
+        self._full = _Layers(pool, [n for n in range(pool.n_layers) if n not in apart])
+        self._windows = _Layers(pool, sorted(apart))
+        self.window_bytes = block_tokens * self._windows.width
+        self.nbytes = block_tokens * self._full.width + self.window_bytes
         on_gpu = self._device.type == "cuda"
         # Copies pass what is computed. Never run on a GPU.
         self._stream = torch.cuda.Stream(self._device) if on_gpu else None
@@ -69,58 +121,69 @@ class PoolBlocks:
         rows = memory[start : start + count * self.nbytes]
         return torch.from_numpy(rows.reshape(count, self.nbytes))
 
-    def source(self, slots: Slots) -> Sequence[memoryview]:
+    def source(self, slots: Slots, windows: Slots = NO_WINDOWS) -> Sequence[memoryview]:
         """The bytes of a block in its order, until the next call."""
-        parts = self._in_place(slots)
+        parts = self.place(slots, windows)
         if parts is None:
-            self._pack(slots, self._staged)
-            parts = [self._staged.numpy().data]
+            self.pack(slots, self._staged, windows)
+            return self.target(windows)
         return parts
 
-    def place(self, slots: Slots) -> Sequence[memoryview] | None:
+    def place(self, slots: Slots, windows: Slots = NO_WINDOWS) -> Sequence[memoryview] | None:
         """See Carrier."""
-        return self._in_place(slots)
+        found: list[memoryview] = []
+        for layers, its in self._parts(slots, windows):
+            parts = layers.in_place(its)
+            if parts is None:
+                return None
+            found += parts
+        return found
 
-    def target(self) -> Sequence[memoryview]:
+    def target(self, windows: Slots = NO_WINDOWS) -> Sequence[memoryview]:
         """Where to put a block's bytes in their order; then call `land`. Never the pool itself:
         what a disk brings late would come where something else is by then.
         """
-        return [self._staged.numpy().data]
+        nbytes = self.nbytes if in_windows(windows) else self.nbytes - self.window_bytes
+        return [self._staged.numpy()[:nbytes].data]
 
-    def land(self, slots: Slots) -> None:
-        self.unpack(self._staged, slots)
+    def land(self, slots: Slots, windows: Slots = NO_WINDOWS) -> None:
+        self.unpack(self._staged, slots, windows)
 
-    def pack(self, slots: Slots, into: Tensor) -> None:
+    def pack(self, slots: Slots, into: Tensor, windows: Slots = NO_WINDOWS) -> None:
         """Copy a block out of the pool. into: one of `rows`. Returns when it is there."""
-        parts = self._in_place(slots)
-        if parts is None:
-            self._pack(slots, into)
-            return
-        for part, place in zip(parts, _cut(into, parts), strict=True):
-            place[:] = np.frombuffer(part, dtype=np.uint8)
+        self._pack(self._parts(slots, windows), into)
 
-    def unpack(self, payload: Tensor, slots: Slots) -> None:
+    def pack_windows(self, windows: Slots, into: Tensor) -> None:
+        """Copy its second part only, to where it belongs."""
+        self._pack([(self._windows, windows)], into[self.nbytes - self.window_bytes :])
+
+    def _pack(self, sections: Sequence[tuple[_Layers, Slots]], into: Tensor) -> None:
+        for layers, its in sections:
+            payload, into = into[: its.size * layers.width], into[its.size * layers.width :]
+            parts = layers.in_place(its)
+            if parts is None:
+                with self._copying():
+                    payload.copy_(layers.gather(its), non_blocking=True)
+                continue
+            for part, place in zip(parts, _cut(payload, parts), strict=True):
+                place[:] = np.frombuffer(part, dtype=np.uint8)
+
+    def unpack(self, payload: Tensor, slots: Slots, windows: Slots = NO_WINDOWS) -> None:
         """Copy a block into the pool. payload: as `into` of `pack`. Returns when it is there."""
-        parts = self._in_place(slots)
-        if parts is None:
-            self._unpack(payload, slots)
-            return
-        for part, place in zip(parts, _cut(payload, parts), strict=True):
-            np.frombuffer(part, dtype=np.uint8)[:] = place
+        for layers, its in self._parts(slots, windows):
+            own, payload = payload[: its.size * layers.width], payload[its.size * layers.width :]
+            parts = layers.in_place(its)
+            if parts is None:
+                with self._copying():
+                    layers.scatter(own.to(self._device, non_blocking=True), its)
+                continue
+            for part, place in zip(parts, _cut(own, parts), strict=True):
+                np.frombuffer(part, dtype=np.uint8)[:] = place
 
-    def _pack(self, slots: Slots, into: Tensor) -> None:
-        with self._copying():
-            index = torch.tensor(slots, dtype=torch.int64, device=self._device)
-            packed = torch.cat([rows[index].flatten() for rows in self._rows])
-            into.copy_(packed, non_blocking=True)
-
-    def _unpack(self, payload: Tensor, slots: Slots) -> None:
-        sizes = [self.block_tokens * width for width in self._widths]
-        with self._copying():
-            index = torch.tensor(slots, dtype=torch.int64, device=self._device)
-            parts = payload.to(self._device, non_blocking=True).split(sizes)
-            for rows, part, width in zip(self._rows, parts, self._widths, strict=True):
-                rows.index_copy_(0, index, part.view(self.block_tokens, width))
+    def _parts(self, slots: Slots, windows: Slots) -> list[tuple[_Layers, Slots]]:
+        """A block's parts that are moved, with the tokens' slots there."""
+        second = [(self._windows, windows)] if in_windows(windows) else []
+        return [(self._full, slots), *second]
 
     @contextmanager
     def _copying(self) -> Iterator[None]:
@@ -134,24 +197,6 @@ class PoolBlocks:
         with torch.cuda.stream(self._stream):
             yield
         self._stream.synchronize()
-
-    def _in_place(self, slots: Slots) -> list[memoryview] | None:
-        """The block where it lies; None where that is on a device, or in too many runs of slots."""
-        if not self._memory:
-            return None
-        ends = [0, *(np.flatnonzero(np.diff(slots) != 1) + 1).tolist(), slots.size]
-        if len(ends) > _MOST_RUNS + 1:
-            return None
-        starts = slots[ends[:-1]].tolist()
-        runs = [
-            (at, at + stop - start)
-            for at, start, stop in zip(starts, ends[:-1], ends[1:], strict=True)
-        ]
-        return [
-            rows[start * width : stop * width]
-            for rows, width in zip(self._memory, self._widths, strict=True)
-            for start, stop in runs
-        ]
 
 
 def _cut(row: Tensor, parts: Sequence[memoryview]) -> Iterator[npt.NDArray[np.uint8]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -49,7 +48,7 @@ def contents(folder: Path) -> list[Contents]:
         return [
             Contents(
                 each.digest,
-                _facts(each.facts),
+                each.described,
                 each.block_tokens,
                 index.count(each),
                 _size(blocks_path(folder, each)),
@@ -194,14 +193,6 @@ def _give_back(index: StoreIndex) -> None:
         index.shrink()
 
 
-def _facts(text: str) -> dict[str, Fact]:
-    try:
-        facts = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
 def _size(path: Path) -> int:
     return path.stat().st_blocks * 512 if path.exists() else 0
 
@@ -225,7 +216,8 @@ def _opened(folder: Path) -> Iterator[StoreIndex]:
 
 @contextmanager
 def _file(folder: Path, identity: Identity) -> Iterator[BlockFile]:
-    file = BlockFile(blocks_path(folder, identity), identity.block_tokens, identity.block_bytes)
+    sizes = identity.block_tokens, identity.block_bytes, identity.window_bytes
+    file = BlockFile(blocks_path(folder, identity), *sizes)
     try:
         yield file
     finally:

@@ -26,11 +26,17 @@ _MOST_PARTS = 512
 class BlockFile:
     """A file of slots of one size. Each block is summed with its key, so that a block read from
     another's slot does not pass for it. All methods raise DiskStoreError.
+
+    window_bytes: the last of a block, that may not be there: they have a sum of their own, behind
+    that of the others.
     """
 
-    def __init__(self, path: Path, block_tokens: int, block_bytes: int) -> None:
+    def __init__(
+        self, path: Path, block_tokens: int, block_bytes: int, window_bytes: int = 0
+    ) -> None:
         self.path = path
         self.block_bytes = block_bytes
+        self.window_bytes = window_bytes
         self.slot_bytes = slot_bytes(block_tokens, block_bytes)
         self._record_bytes = record_bytes(block_tokens)
         with _errors_of(path):
@@ -68,39 +74,62 @@ class BlockFile:
             return False
         return True
 
-    def write(self, slot: int, key: bytes, parts: Sequence[memoryview]) -> bytes:
-        """The sum of what was written. parts: of block_bytes together."""
-        total, at = xxhash.xxh3_128(key), slot * self.slot_bytes
+    def write(
+        self, slot: int, key: bytes, parts: Sequence[memoryview], *, only_windows: bool = False
+    ) -> bytes:
+        """The sums of what was written. parts: a block, with window_bytes or without. only_windows:
+        leave the bytes before those as they are, and out of the sums.
+        """
+        sums = b""
         with _errors_of(self.path):
-            for piece, wanted in _pieces(parts, self.block_bytes):
-                if os.pwritev(self._fd, piece, at) != wanted:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                for part in piece:
-                    total.update(part)
-                at += wanted
-        return total.digest()
+            for at, own, nbytes in self._summed(slot, parts)[only_windows:]:
+                total = xxhash.xxh3_128(key)
+                for piece, wanted in _pieces(own, nbytes):
+                    if os.pwritev(self._fd, piece, at) != wanted:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    for part in piece:
+                        total.update(part)
+                    at += wanted
+                sums += total.digest()
+        return sums
 
     def read(
         self, slot: int, key: bytes, parts: Sequence[memoryview], *, waits: bool = True
     ) -> bytes | None:
-        """The sum of what was read into the parts; None where the file ends before. waits: for the
-        disk; else only what the system holds in memory is read, and None may mean that it does not.
+        """The sums of what was read into the parts, as `write` gives them; None where the file ends
+        before. waits: for the disk; else only what the system holds in memory is read, and None may
+        mean that it does not.
         """
-        total, at = xxhash.xxh3_128(key), slot * self.slot_bytes
-        flags = 0 if waits else os.RWF_NOWAIT
+        sums, flags = b"", 0 if waits else os.RWF_NOWAIT
         with _errors_of(self.path):
-            for piece, wanted in _pieces(parts, self.block_bytes):
-                try:
-                    if os.preadv(self._fd, piece, at, flags) != wanted:
+            for at, own, nbytes in self._summed(slot, parts):
+                total = xxhash.xxh3_128(key)
+                for piece, wanted in _pieces(own, nbytes):
+                    try:
+                        if os.preadv(self._fd, piece, at, flags) != wanted:
+                            return None
+                    except OSError as error:
+                        if waits or error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                            raise
                         return None
-                except OSError as error:
-                    if waits or error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
-                        raise
-                    return None
-                for part in piece:
-                    total.update(part)
-                at += wanted
-        return total.digest()
+                    for part in piece:
+                        total.update(part)
+                    at += wanted
+                sums += total.digest()
+        return sums
+
+    def _summed(
+        self, slot: int, parts: Sequence[memoryview]
+    ) -> list[tuple[int, list[memoryview], int]]:
+        """Where in the file what has a sum of its own begins, its parts, and their bytes. Raises
+        ValueError for parts that are neither a block nor one without window_bytes.
+        """
+        first, more = self.block_bytes - self.window_bytes, self.window_bytes
+        own, rest = _split(parts, first)
+        found = [(slot * self.slot_bytes, own, first)]
+        if rest:
+            found.append((slot * self.slot_bytes + first, rest, more))
+        return found
 
     def write_record(self, slot: int, record: bytes) -> None:
         """record: what `packed` of `block_records` gives."""
@@ -185,6 +214,18 @@ def _pieces(parts: Sequence[memoryview], nbytes: int) -> Iterator[tuple[list[mem
                 piece, size = [], 0
     if piece:
         yield piece, size
+
+
+def _split(parts: Sequence[memoryview], nbytes: int) -> tuple[list[memoryview], list[memoryview]]:
+    """The first nbytes of some parts, and the rest."""
+    first, rest = list[memoryview](), list[memoryview]()
+    for part in parts:
+        if nbytes:
+            first.append(part[:nbytes])
+        if part.nbytes > nbytes:
+            rest.append(part[nbytes:])
+        nbytes -= min(nbytes, part.nbytes)
+    return first, rest
 
 
 def _cuts(part: memoryview) -> Iterator[memoryview]:

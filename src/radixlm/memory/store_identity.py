@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 # Changes with the layout of a block's bytes; that of the files is in `store_schema`.
 BLOCK_LAYOUT = 1
+# The fact that layers with window slots stand behind the others in a block, in as many bytes.
+WINDOW_BYTES = "window_bytes"
 _DIGEST_BYTES = 32
 
 Fact = str | int | float | bool | None

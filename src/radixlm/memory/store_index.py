@@ -19,8 +19,18 @@ import numpy as np
 
 from radixlm.core.errors import DamagedStoreError, DiskStoreError, FullStoreError
 from radixlm.core.moves import StoredPath
+from radixlm.memory.block_records import SUM_BYTES
 from radixlm.memory.store_folder import FolderLock
-from radixlm.memory.store_rows import Identity, Lying, Room, Row, identity_of, is_sound, root_key
+from radixlm.memory.store_rows import (
+    SLOTS,
+    Identity,
+    Lying,
+    Room,
+    Row,
+    identity_of,
+    is_sound,
+    root_key,
+)
 from radixlm.memory.store_schema import (
     COMPANIONS,
     FILE,
@@ -34,8 +44,6 @@ from radixlm.memory.store_schema import (
 LOG_ROWS, LOG_BYTES = 4096, 8 << 20
 # The log says no longer namespaces: that such blocks are gone is found when they are read.
 _LOGGED_NAMESPACE = 512
-# Numbers that a slot may have; a damaged row may say anything.
-_SLOTS = range(2**31)
 # What a row needs for itself, in the table and for a while in the log.
 ROW_BYTES = 512
 # A disk with as much room, beside the index once more, is not full.
@@ -177,12 +185,19 @@ class StoreIndex:
             "SELECT key, parent, slot, born FROM blocks WHERE identity = ? ORDER BY born",
             identity.id,
         )
-        return [Lying(*row) for row in rows if row[2] in _SLOTS]
+        return [Lying(*row) for row in rows if row[2] in SLOTS]
 
     def add(self, identity: Identity, key: bytes, row: Row) -> int:
         """Returns a number that is higher than those of the blocks before. Within `writing`."""
         number = self._log(identity, key)
         self._insert(identity, key, row, number)
+        return number
+
+    def replace(self, identity: Identity, key: bytes, row: Row) -> int:
+        """Of a block that is stored there is more now. Returns as `add`. Within `writing`."""
+        number = self._log(identity, key)
+        sql = "UPDATE blocks SET sum = ?, born = ? WHERE identity = ? AND key = ?"
+        self._base.execute(sql, (row.sum, number, identity.id, key))
         return number
 
     def restore(self, identity: Identity, blocks: Iterable[tuple[bytes, Row, int]]) -> None:
@@ -224,7 +239,7 @@ class StoreIndex:
             self._base.execute(
                 "DELETE FROM free WHERE identity = ? AND slot = ?", (identity.id, slot)
             )
-            if slot in _SLOTS:
+            if slot in SLOTS:
                 return int(slot)
         if used + size > room.blocks or used + size + own + growth > room.together:
             return None
@@ -240,12 +255,12 @@ class StoreIndex:
             self._base.execute(
                 "DELETE FROM blocks WHERE identity = ? AND key = ?", (identity.id, below)
             )
-            if slot in _SLOTS:
+            if slot in SLOTS:
                 self._base.execute("INSERT OR IGNORE INTO free VALUES (?, ?)", (identity.id, slot))
             short = isinstance(namespace, bytes) and len(namespace) <= _LOGGED_NAMESPACE
             said = namespace if short else b""
             self._log(identity, below, parent, said, tokens)
-        return [slot if slot in _SLOTS else None for *_, slot in rows]
+        return [slot if slot in SLOTS else None for *_, slot in rows]
 
     def forget(self, identity: Identity) -> None:
         """Delete an identity with all its blocks. Within `writing`."""
@@ -286,21 +301,24 @@ class StoreIndex:
     def path_of(self, identity: Identity, key: bytes, *, logged: bool = False) -> StoredPath | None:
         """The path of a block that is stored; logged: or was lately. None where it is not whole."""
         where = "WHERE identity = ?1 AND key = ?2"
-        sql = f"SELECT parent, namespace, tokens FROM blocks {where}"  # noqa: S608
+        sql = f"SELECT parent, namespace, tokens, length(sum) FROM blocks {where}"  # noqa: S608
         if logged:
-            sql += f" UNION SELECT parent, namespace, tokens FROM log {where} AND tokens NOT NULL"  # noqa: S608
+            sql += (
+                f" UNION SELECT parent, namespace, tokens, 0 FROM log {where} AND tokens NOT NULL"  # noqa: S608
+            )
         parts: list[bytes] = []
-        root = b""
+        windows, root = 0, b""
         while rows := self._all(sql, identity.id, key):
-            parent, namespace, tokens = rows[0]
+            parent, namespace, tokens, sums = rows[0]
             if not is_sound(identity, key, parent, namespace, tokens):
                 return None
             parts.append(tokens)
+            windows = windows << 1 | (sums == 2 * SUM_BYTES)
             key, root = parent, namespace
         if not parts or key != root_key(identity, root):
             return None
         tokens_of = np.frombuffer(b"".join(reversed(parts)), dtype=np.int32)
-        return StoredPath(root, tokens_of)
+        return StoredPath(root, tokens_of, windows)
 
     def changes(self, identity: Identity) -> list[bytes] | None:
         """Keys of blocks that others added or deleted since the last call; None where there were

@@ -7,6 +7,7 @@ of the identity and the namespace. So a row that says what its key stands for is
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +15,13 @@ import numpy as np
 
 from radixlm.core.errors import DamagedStoreError
 from radixlm.core.keys import Key
+from radixlm.memory.block_records import SUM_BYTES
 from radixlm.memory.store_files import slot_bytes
+from radixlm.memory.store_identity import WINDOW_BYTES, Fact
 
 _KEY_BYTES = 32
+# Numbers that a slot may have; a damaged row may say anything.
+SLOTS = range(2**31)
 
 
 class Identity(NamedTuple):
@@ -32,6 +37,21 @@ class Identity(NamedTuple):
     @property
     def slot_bytes(self) -> int:
         return slot_bytes(self.block_tokens, self.block_bytes)
+
+    @property
+    def described(self) -> dict[str, Fact]:
+        """The facts; empty where they cannot be read."""
+        try:
+            facts = json.loads(self.facts)
+        except (ValueError, RecursionError):
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    @property
+    def window_bytes(self) -> int:
+        """Of a block's bytes those of layers with window slots, the last; 0 without such."""
+        nbytes = self.described.get(WINDOW_BYTES)
+        return nbytes if isinstance(nbytes, int) and 0 < nbytes <= self.block_bytes else 0
 
 
 class Room(NamedTuple):
@@ -51,13 +71,26 @@ class Lying(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where a block lies, and what it has to say."""
+    """Where a block lies, and what it has to say. sum: of its bytes; a second one follows where
+    those of layers with window slots are stored: the first is without them then as well.
+    """
 
     parent: bytes
     namespace: bytes
     tokens: bytes
     slot: int
     sum: bytes
+
+    @property
+    def sums(self) -> int:
+        """How many it has; 0 for a damaged row."""
+        whole = isinstance(self.sum, bytes) and len(self.sum) in (SUM_BYTES, 2 * SUM_BYTES)
+        return len(self.sum) // SUM_BYTES if whole else 0
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there may be bytes with its sums in its slot."""
+        return self.sums > 0 and isinstance(self.slot, int) and self.slot in SLOTS
 
 
 def blocks_path(folder: Path, identity: Identity) -> Path:

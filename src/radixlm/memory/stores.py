@@ -10,15 +10,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from radixlm.core.keys import Key, Slots
-from radixlm.core.moves import News, StoredPath
+from radixlm.core.moves import NO_SLOT, NO_WINDOWS, News, StoredPath
 
 P = TypeVar("P")
 P_co = TypeVar("P_co", covariant=True)
 P_contra = TypeVar("P_contra", contravariant=True)
 
 
+def in_windows(windows: Slots) -> bool:
+    """Whether a block's part of layers with a window is moved: some token has a slot there."""
+    return bool((windows != NO_SLOT).any())
+
+
 class Block(NamedTuple, Generic[P_co]):
-    """tokens: of the whole path, to the block's end. parts: where its keys and values are."""
+    """tokens: of the whole path, to the block's end. parts: where its keys and values are; without
+    those of layers with a window where these are not to be stored.
+    """
 
     namespace: bytes
     tokens: Key
@@ -26,21 +33,21 @@ class Block(NamedTuple, Generic[P_co]):
 
 
 class Carrier(Protocol[P_co]):
-    """The pool, as a store wants it. nbytes: of a block."""
+    """The pool, as a store wants it. nbytes: of a block. slots, windows: of one, see Transfer."""
 
     block_tokens: int
     nbytes: int
 
-    def source(self, slots: Slots, /) -> P_co:
+    def source(self, slots: Slots, windows: Slots = NO_WINDOWS, /) -> P_co:
         """The block in these slots, until the next call."""
 
-    def place(self, slots: Slots, /) -> P_co | None:
+    def place(self, slots: Slots, windows: Slots = NO_WINDOWS, /) -> P_co | None:
         """These slots themselves, for a reader that does not wait; None where they cannot be."""
 
-    def target(self) -> P_co:
+    def target(self, windows: Slots = NO_WINDOWS, /) -> P_co:
         """Where a reader puts a block; then call `land`."""
 
-    def land(self, slots: Slots, /) -> None:
+    def land(self, slots: Slots, windows: Slots = NO_WINDOWS, /) -> None:
         """The block that was read enters its slots, which are not touched before."""
 
 
@@ -48,7 +55,9 @@ class Reader(Protocol[P_contra]):
     """The blocks of a path, one after the other."""
 
     def next(self, into: P_contra, /) -> bool:
-        """Read the next block; False: it is not stored, nor is what follows."""
+        """Read the next block; False: it is not stored, nor is what follows, or the part of layers
+        with a window is not that is asked for.
+        """
 
     def at_hand(self) -> Callable[[P_contra], bool] | None:
         """What reads the next block, as `next` does, without waiting for a disk; False where only
@@ -69,7 +78,8 @@ class Store(Protocol[P_contra]):
     def put(self, blocks: Iterable[Block[P_contra]], /) -> int:
         """Store blocks, each after those before it on its path. Returns how many, from the first
         on, are stored now: the next one's parent is not, or there is no room for it. blocks: each
-        is asked for when those before it are written.
+        is asked for when those before it are written. One that is stored without the part of
+        layers with a window gets it.
         """
 
     def reader(self, path: StoredPath, start: int, /) -> Reader[P_contra]:

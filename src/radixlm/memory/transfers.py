@@ -182,18 +182,18 @@ class Transfers(threading.Thread, Generic[P]):
         size = self._blocks.block_tokens
         reader = self._store.reader(StoredPath(job.namespace, job.tokens), job.start)
         for at in range(0, job.slots.size, size):
-            slots = job.slots[at : at + size]
-            if not self._at_hand(job, reader, slots):
-                if not reader.next(self._blocks.target()):
+            slots, windows = job.slots[at : at + size], job.windows[at : at + size]
+            if not self._at_hand(job, reader, slots, windows):
+                if not reader.next(self._blocks.target(windows)):
                     return
                 with self._touching:
                     self._check(job)
-                    self._blocks.land(slots)
+                    self._blocks.land(slots, windows)
             yield job.start + at + size
 
-    def _at_hand(self, job: Read, reader: Reader[P], slots: Slots) -> bool:
+    def _at_hand(self, job: Read, reader: Reader[P], slots: Slots, windows: Slots) -> bool:
         """Whether the next block was there without waiting, and went to its slots at once."""
-        read, place = reader.at_hand(), self._blocks.place(slots)
+        read, place = reader.at_hand(), self._blocks.place(slots, windows)
         if read is None or place is None:
             return False
         with self._touching:
@@ -225,7 +225,8 @@ class Transfers(threading.Thread, Generic[P]):
         for at in starts:
             self._check(job)
             tokens = job.tokens[: job.start + at + size]
-            yield Block(job.namespace, tokens, self._blocks.source(job.slots[at : at + size]))
+            slots, windows = job.slots[at : at + size], job.windows[at : at + size]
+            yield Block(job.namespace, tokens, self._blocks.source(slots, windows))
         self._check(job)
 
     def _check(self, job: Read | Write) -> None:

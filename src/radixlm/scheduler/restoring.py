@@ -13,7 +13,7 @@ from radixlm.cache.stored_parts import StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.keys import Key, common_prefix
 from radixlm.core.misses import MissReport
-from radixlm.core.moves import Ended, Job, Moved, Place, Read
+from radixlm.core.moves import NO_WINDOWS, Ended, Job, Moved, Place, Read
 from radixlm.core.request import Namespace
 from radixlm.scheduler.state import RequestState
 from radixlm.scheduler.waiting import WaitingRoom
@@ -176,16 +176,16 @@ class Restoring:
             state.computed_because = f"{MOST_AT_ONCE} others are being read"
             return False
         known, namespace = state.known, state.namespace
-        upto = self._tier.restorable(known, namespace, known.size)
+        upto = self._tier.restorable(known[: self._limit(state)], namespace)
         gained = self._cache.round_down(min(upto, state.max_match)) - state.cached
         if gained <= 0:
             return False
-        start = state.cached - state.cached % self._tier.block_tokens
+        start, seen = self._first(state, upto)
         if not self._pays(upto - start, gained, before):
             state.computed_because = self._comparison(upto - start, gained + before)
             return False
         free_at = now + before / self.pace.computed
-        made = self._start(known[:upto].copy(), namespace, start, free_at)
+        made = self._start(known[:upto].copy(), namespace, start, seen, free_at)
         if made is None:
             state.computed_because = "there is no room to read them into"
             return False
@@ -196,17 +196,42 @@ class Restoring:
         self._room.start_restoring(made, made.lease.cached)
         return state.follows is not None
 
+    def _limit(self, state: RequestState) -> int:
+        """Of how many tokens of a request blocks may be read. With windows no farther than it goes
+        on: what lies before an end that is beyond that has no use for it.
+        """
+        whole = state.known.size
+        if self._cache.windows is None:
+            return whole
+        return min(whole, state.max_match + self._cache.page_size)
+
+    def _first(self, state: RequestState, upto: int) -> tuple[int, int]:
+        """Where the first block begins that is to be read, and from where on tokens need window
+        slots: what a request sees that goes on from there, if that is not resident.
+        """
+        size, windows = self._tier.block_tokens, self._cache.windows
+        if windows is None:
+            return state.cached - state.cached % size, 0
+        found = self._cache.tree.match_prefix(state.known[:upto], state.namespace)
+        start, first = found.length - found.length % size, windows.first_restored(upto)
+        if first < start and not windows.resident(found.slots()[first:start]).all():
+            start = first - first % size
+        return start, first
+
     def _start(
-        self, known: Key, namespace: Namespace, start: int, free_at: float
+        self, known: Key, namespace: Namespace, start: int, seen: int, free_at: float
     ) -> Restoration | None:
         """Read tokens[start:], whole blocks, into slots of a lease; None where there is no room.
         Of a block that is resident in part the tree's slots are used, once it is committed.
         """
-        lease = self._cache.hold(known, namespace, start)
+        lease = self._cache.hold(known, namespace, start, seen)
         slots = lease.extend(known.size - start)
         ticket = next(self._tickets)
         if slots is not None:
-            job = Read(ticket, namespace.packed(), known, start, slots.copy())
+            slots, windows = slots.copy(), NO_WINDOWS
+            if self._cache.windows is not None:
+                windows = self._cache.windows.of[slots]
+            job = Read(ticket, namespace.packed(), known, start, slots, windows)
             if self._mover.submit(job):
                 stored = self._tier.lock(known, namespace, known.size)
                 place = self._tier.place

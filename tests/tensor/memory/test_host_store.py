@@ -11,7 +11,7 @@ import torch
 
 from radixlm.core.keys import Key, Slots, as_key
 from radixlm.core.moves import Drop, Ended, Moved, Place, Read, Report, StoredPath, Write
-from radixlm.memory.host_store import HostStore
+from radixlm.memory.host_store import BlockSlots, HostStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
 from radixlm.memory.stores import Block
@@ -45,7 +45,9 @@ def bits(pool: KVPool, slots: Slots) -> list[torch.Tensor]:
 
 def put(store: HostStore, tokens: Key, slots: Slots, namespace: bytes = b"") -> int:
     ends = range(TOKENS, tokens.size + 1, TOKENS)
-    return store.put(Block(namespace, tokens[:end], slots[end - TOKENS : end]) for end in ends)
+    return store.put(
+        Block(namespace, tokens[:end], BlockSlots(slots[end - TOKENS : end])) for end in ends
+    )
 
 
 def found(store: HostStore, tokens: Key, start: int = 0, namespace: bytes = b"") -> int:
@@ -104,7 +106,7 @@ def test_a_namespace_is_no_beginning_of_tokens() -> None:
 def test_without_room_or_a_parent_nothing_is_put() -> None:
     store = HostStore(PoolBlocks(pool_of(), TOKENS), 2)
     slots = RUNS["one run"]
-    assert store.put([Block(b"", PATH[: 2 * TOKENS], slots[:TOKENS])]) == 0
+    assert store.put([Block(b"", PATH[: 2 * TOKENS], BlockSlots(slots[:TOKENS]))]) == 0
     assert put(store, PATH, slots) == 2
     assert found(store, PATH) == 2
     assert put(store, PATH, slots) == 2  # those that are there are
@@ -123,7 +125,7 @@ def test_deleting_gives_room_back_with_all_that_follows() -> None:
 
 
 @pytest.fixture
-def copier() -> Iterator[tuple[KVPool, Transfers[Slots], SimpleQueue[Report]]]:
+def copier() -> Iterator[tuple[KVPool, Transfers[BlockSlots], SimpleQueue[Report]]]:
     pool, reports = pool_of(), SimpleQueue[Report]()
     store = HostStore(PoolBlocks(pool, TOKENS), 8)
     thread = Transfers(store, store, reports.put, place=Place.HOST, news_seconds=0.05)
@@ -144,7 +146,7 @@ def ended(reports: SimpleQueue[Report], ticket: int) -> tuple[list[int], Ended]:
 
 
 def test_the_thread_copies_there_and_back(
-    copier: tuple[KVPool, Transfers[Slots], SimpleQueue[Report]],
+    copier: tuple[KVPool, Transfers[BlockSlots], SimpleQueue[Report]],
 ) -> None:
     pool, thread, reports = copier
     slots, elsewhere = RUNS["runs"], np.arange(40, 40 + 3 * TOKENS, dtype=np.int32)

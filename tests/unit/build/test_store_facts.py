@@ -29,6 +29,7 @@ from radixlm.layers.rotary import (
     Scaling,
     YarnScaling,
 )
+from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
 from radixlm.memory.store_identity import digest_of
 from radixlm.memory.weight_sums import WeightSums
@@ -175,7 +176,9 @@ class Model:
         pool = KVPool(1, 8, heads, 16, kv, device, coded=config.kv_cache_dtype == "int8")
         model = reached_of(config, ModelConfig.from_hf(files.config()))
         source = Source(files, stamped(files.weights()), model, threads=2)
-        made = source.identity(config, pool, WeightSums(self.store), progress=False)
+        made = source.identity(
+            config, pool, PoolBlocks(pool, 8), WeightSums(self.store), progress=False
+        )
         return made.digest(8, 64)
 
 

@@ -174,7 +174,7 @@ def test_a_slot_that_is_given_again_has_one_place() -> None:
 def test_there_is_nothing_to_save_in_a_small_pool() -> None:
     assert WindowSize.of(5, 0.5, 20, 1, 64) is None
     assert WindowSize.of(5, 1.0, 10_000, 1, 64) is None
-    assert WindowSize.of(5, 0.25, 1_000, 16, 64) == (5, 240, 64)
+    assert WindowSize.of(5, 0.25, 1_000, 16, 64) == WindowSize(5, 240, 64)
 
 
 def test_who_watches_sees_tombstones_come_and_go() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from tests.invariants import check
 BLOCK = 4
 # Tokens a second.
 READ_RATE, HOST_RATE = 1e6, 1e7
-Kept = npt.NDArray[np.uint64]
+Kept = Sequence[npt.NDArray[np.uint64]]
 
 
 class FakeDisk:
@@ -86,22 +87,32 @@ class FakeDisk:
     def paths(self) -> list[StoredPath]:
         """Of all blocks."""
         return [
-            StoredPath(namespace, np.frombuffer(tokens, dtype=np.int32))
+            StoredPath(
+                namespace, np.frombuffer(tokens, dtype=np.int32), self._mask(namespace, tokens)
+            )
             for namespace, tokens in self.blocks
         ]
 
+    def _mask(self, namespace: bytes, tokens: bytes) -> int:
+        size = BLOCK * 4
+        ends = range(size, len(tokens) + 1, size)
+        both = [len(self.blocks.get((namespace, tokens[:end]), ())) == 2 for end in ends]
+        return sum(there << block for block, there in enumerate(both))
+
     def _move(self, job: Read | Write, at: int) -> bool:
-        slots = job.slots[at - job.start : at - job.start + BLOCK]
+        of_block = slice(at - job.start, at - job.start + BLOCK)
+        slots, windows = job.slots[of_block], job.windows[of_block]
         key = (job.namespace, job.tokens[: at + BLOCK].tobytes())
         if isinstance(job, Read):
             if key not in self.blocks:
                 return False
-            self._runner.unpack(self.blocks[key], slots)
-            return True
+            return self._runner.unpack(self.blocks[key], slots, windows)
         before = (job.namespace, job.tokens[:at].tobytes())
         if (at and before not in self.blocks) or len(self.blocks) >= self.most:
             return False
-        self.blocks[key] = self._runner.pack(slots)
+        kept = self._runner.pack(slots, windows)
+        if len(kept) >= len(self.blocks.get(key, ())):
+            self.blocks[key] = kept
         return True
 
     def _drop(self, path: StoredPath) -> None:
@@ -172,10 +183,13 @@ class DiskBench(Bench):
         self.core.flush()
         self.restoring.pace.computed = 1.0
 
-    def evict(self) -> None:
-        """All that no lock holds leaves the pool."""
+    def evict(self, share: float = 1.0) -> None:
+        """All that no lock holds leaves the pool, or a share of it."""
         tree = self.cache.tree
-        self.cache.allocator.free(tree.evict(tree.evictable_size))
+        freed = tree.evict(int(share * tree.evictable_size))
+        if self.cache.windows is not None:
+            self.cache.windows.drop(freed)
+        self.cache.allocator.free(freed)
 
     def settle(self) -> None:
         """Let both do all there is."""

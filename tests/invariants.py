@@ -247,6 +247,8 @@ def check_stored(place: Place, parts: StoredParts | None, nodes: Iterable[TreeNo
         count += 1
         part, size, end = parts.by_id[node.id], parts.block_tokens, node.start + stored
         require(part.node is node and part.place is place, f"{name} has another's part")
+        own = (1 << end // size) - (1 << node.start // size)
+        require(not part.windows & ~own, f"{name}: windows of blocks that are not its own")
         require(bool(live) or end % size == 0, f"{name}: stored behind its last block, at {end}")
         require(part.live == len(live), f"{name}: {part.live} stored children, it has {len(live)}")
         below = sum(parts.by_id[at.id].lock_ref for at in live)

@@ -17,6 +17,7 @@ import numpy as np
 from radixlm.cache import Lease, Pin, RadixCache
 from radixlm.cache.window_slots import WindowSize
 from radixlm.core.errors import PinError
+from radixlm.core.keys import Slots
 from tests.cache_model import code_at_start, codes_after, root_code, same
 from tests.invariants import check
 
@@ -48,7 +49,10 @@ class CheckedWindows:
         self.windows = self.cache.windows
         self.readers: list[WindowReader] = []
         self.pins: list[tuple[Pin, list[int]]] = []
+        # Copies to a place beside the pool: what holds the slots, the window slots, and names.
+        self.copies: list[tuple[Lease, Slots, list[int]]] = []
         self.locks: Counter[int] = Counter()
+        self.copied: Counter[int] = Counter()
         self.ranks: dict[int, Rank] = {}
         self.found: set[int] = set()
         self.time = 0
@@ -78,7 +82,11 @@ class CheckedWindows:
         return first - first % self.page
 
     def behind(self, position: int) -> int:
-        return self.first_seen(max(position - self.size.spare, 0))
+        block, first = self.size.block, self.first_seen(max(position - self.size.spare, 0))
+        if block > 1:
+            whole = position // block * block
+            first = min(first, self.first_seen(max(whole - self.page, 0)) // block * block)
+        return first
 
     def longest(self, names: list[int], limit: int) -> tuple[int, int]:
         """How much of a path is cached with its last window there; and how much at all."""
@@ -191,6 +199,30 @@ class CheckedWindows:
     def discard(self, tokens: list[int], namespace: str, keep: int) -> None:
         self.cache.discard(np.array(tokens, dtype=np.int32), namespace, keep)
 
+    def begin_copy(self, tokens: list[int], namespace: str) -> None:
+        """Of all whole blocks of what is cached, those whose tokens all have window slots."""
+        key, block = np.array(tokens, dtype=np.int32), self.size.block
+        lease = self.cache.hold(key, namespace, len(tokens))
+        names, there = self.names(codes_after(root_code(namespace), tokens)), self.there()
+        end = lease.cached // block * block
+        blocks = [names[at : at + block] for at in range(0, end, block)]
+        held = [b for b in blocks if all(there[name] != NOWHERE for name in b)]
+        mine = self.windows.begin_copy(lease.slots[:end], block)
+        given = [there[name] if b in held else NOWHERE for b in blocks for name in b]
+        same("copied", mine.tolist(), given)
+        copied = [name for b in held for name in b]
+        self.copies.append((lease, mine, copied))
+        self.locks.update(copied)
+        self.copied.update(copied)
+        self.counts["copied"] += len(copied)
+
+    def end_copy(self, index: int) -> None:
+        lease, mine, copied = self.copies.pop(index)
+        self.windows.end_copy(mine)
+        lease.release(used=False)
+        self.locks.subtract(copied)
+        self.copied.subtract(copied)
+
     # Comparisons
 
     def verify(self) -> None:
@@ -218,6 +250,8 @@ class CheckedWindows:
             self.release(self.readers[-1])
         while self.pins:
             self.unpin(0)
+        while self.copies:
+            self.end_copy(0)
         self.cache.flush()
         same("left", self.windows.usage(), (self.size.capacity, 0, 0, 0))
         same("left of the mapping", int((self.windows.of >= 0).sum()), 0)
@@ -258,7 +292,7 @@ class CheckedWindows:
         """
         self.time += 1
         self.locks.subtract(names)
-        free = [name for name in names if not self.locks[name]]
+        free = [name for name in names if self.locks[name] == self.copied[name]]
         for place, name in enumerate(free):
             its = max(level, self.ranks.get(name, (0,))[0])
             if found:
@@ -292,7 +326,7 @@ class WindowStress:
 
     def _step(self) -> None:
         draw, checked = self._random, self.checked
-        match draw.choices(range(6), (30, 60, 10, 2, 2, 1))[0]:
+        match draw.choices(range(8), (30, 60, 10, 2, 2, 1, 3, 3))[0]:
             case 0 if len(checked.readers) < 5:
                 checked.acquire(self._key(), draw.choice("ab"))
             case 1 if checked.readers:
@@ -306,6 +340,10 @@ class WindowStress:
             case 5:
                 key = draw.choice(self._keys)
                 checked.discard(key, draw.choice("ab"), draw.randrange(len(key)))
+            case 6 if len(checked.copies) < 2:
+                checked.begin_copy(draw.choice(self._keys), draw.choice("ab"))
+            case 7 if checked.copies:
+                checked.end_copy(draw.randrange(len(checked.copies)))
 
     def _compute(self, reader: WindowReader) -> None:
         draw, lease = self._random, reader.lease
@@ -329,9 +367,13 @@ class WindowStress:
 
 
 def setups() -> Iterator[tuple[WindowSize, int, int]]:
-    """Size, slots, and tokens of a page: windows of one token, of less than a page, of several."""
-    for window, page, step in ((1, 1, 4), (5, 1, 4), (12, 1, 8), (3, 4, 8), (9, 4, 4), (40, 1, 16)):
-        size = WindowSize(window, 0, step)
+    """Size, slots, and tokens of a page: windows of one token, of less than a page, of several;
+    without places beside the pool, and with blocks.
+    """
+    sizes = (1, 1, 4), (5, 1, 4), (12, 1, 8), (3, 4, 8), (9, 4, 4), (40, 1, 16)
+    with_blocks = (5, 1, 4, 4), (12, 1, 8, 3), (9, 4, 4, 8)
+    for window, page, step, *block in (*sizes, *with_blocks):
+        size = WindowSize(window, 0, step, *block)
         capacity = size.least(page) + 2 * size.span(page)
         capacity -= capacity % page
-        yield WindowSize(window, capacity, step), 3 * capacity + 16 * page, page
+        yield size._replace(capacity=capacity), 3 * capacity + 16 * page, page

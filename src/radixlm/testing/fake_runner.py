@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -54,13 +56,22 @@ class FakeRunner:
             tokens.append(int(choices[int(print_[-1]) % len(choices)]) if row.samples else None)
         return StepResult(tuple(tokens))
 
-    def pack(self, slots: Slots) -> npt.NDArray[np.uint64]:
-        """(len(slots),) what these slots hold; a copy, as a store keeps it."""
-        return self._memory[slots]
+    def pack(self, slots: Slots, windows: Slots) -> list[npt.NDArray[np.uint64]]:
+        """What these slots hold, and these window slots, where there are some; a copy, as a store
+        keeps it. windows: as in a Transfer, of a block.
+        """
+        kept = [self._memory[slots]]
+        return [*kept, self._window_memory[windows]] if (windows >= 0).any() else kept
 
-    def unpack(self, kept: npt.NDArray[np.uint64], slots: Slots) -> None:
-        """Put what `pack` gave into slots."""
-        self._memory[slots] = kept
+    def unpack(self, kept: Sequence[npt.NDArray[np.uint64]], slots: Slots, windows: Slots) -> bool:
+        """Put what `pack` gave into slots. False: it gave less than is wanted."""
+        there = windows >= 0
+        if there.any() and len(kept) == 1:
+            return False
+        self._memory[slots] = kept[0]
+        if there.any():
+            self._window_memory[windows[there]] = kept[1][there]
+        return True
 
     def _write(self, row: ScheduledRow) -> npt.NDArray[np.uint64]:
         table = self._tables[row.row]

@@ -5,12 +5,13 @@ an end.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixlm.cache.window_slots import WindowSize
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.request import Namespace
 from radixlm.engine.tiering import SECONDS_TO_ANSWER
@@ -70,11 +71,20 @@ RUNS = given(
     room=st.sampled_from([3 * BLOCK, 8 * BLOCK, 4_096]),
     host=st.sampled_from([0, 3 * BLOCK, 8 * BLOCK]),
     moves=st.integers(1, 4),
+    window=st.sampled_from([0, 1, 3, 7]),
 )
 
 
-def right_tokens_and_no_slot_lost(plans: list[Plan], moves: int, **options: object) -> None:
-    bench = DiskBench(CAPACITY, moves=moves, vocab_size=3, **options)
+def right_tokens_and_no_slot_lost(
+    plans: list[Plan], moves: int, window: int, **options: Any
+) -> None:
+    capacity = CAPACITY
+    if window:
+        page, step = options["page_size"], options["budget"]
+        size = WindowSize(window, 0, step, BLOCK)
+        options["windows"] = size._replace(capacity=size.least(page))
+        capacity = max(CAPACITY, size.least(page) + 2 * page)
+    bench = DiskBench(capacity, moves=moves, vocab_size=3, **options)
     requests = {}
     tokens: dict[str, list[int]] = {}
 
@@ -112,6 +122,8 @@ def right_tokens_and_no_slot_lost(plans: list[Plan], moves: int, **options: obje
         assert given_tokens == bench.expected(requests[name])
     usage = bench.cache.usage()
     assert (usage.private, usage.locked) == (0, 0)
+    if bench.cache.windows is not None:
+        assert bench.cache.windows.usage()[1:3] == (0, 0)
     for tier in bench.cache.tiers:
         stored = tier.usage()
         assert (stored.private, stored.locked) == (0, 0)

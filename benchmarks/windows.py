@@ -2,11 +2,12 @@
 
     python -m benchmarks.windows [--window 256] [--running 8] [--ends 8] [--ratio 0.25]
 
-Two tables, of a tiny Gemma 2 whose every other layer has a window. The first: so many window slots
+Three tables, of a tiny Gemma 2 whose every other layer has a window. The first: so many window slots
 as 1.1 windows for each prompt that runs and each that is to be found again; prompts are of five
 windows. They run at once, and then all are asked again, with more. The second: chats with a common
 system prompt, turn after turn, of pools of several sizes; window slots are `--ratio` of the others;
-beside it what a model without windows finds in as many tokens. Ends in one JSON line.
+beside it what a model without windows finds in as many tokens. The third: the same chats in a pool
+too small for them, beside host memory or a disk. Ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,14 @@ from tqdm import tqdm
 
 from benchmarks.rows import show_rows
 from radixlm import Engine, RequestOutput, SamplingParams
+from radixlm.core.config import DiskWritePolicy
+from radixlm.core.moves import Place
+from radixlm.engine.engine_core import EngineCore
+from radixlm.scheduler import restoring
 from radixlm.testing.reference import make_checkpoint
 
 _VOCAB = 300
+_BLOCK = 16
 _CHATS, _TURNS, _SYSTEM, _TURN, _ANSWER = 12, 4, 600, 60, 40
 
 
@@ -81,22 +88,60 @@ def _with_answers(
         yield [*prompt, *output.token_ids[:-1]]
 
 
-def hit_rate(folder: Path, kv_tokens: int, ratio: float) -> float:
-    """Of the prompt tokens of all turns, the chats taking turns."""
+def hit_rate(folder: Path, kv_tokens: int, ratio: float, **place: Any) -> tuple[float, int]:
+    """Of the prompt tokens of all turns, the chats taking turns; and the pool's bytes. place: flags
+    of one beside the pool.
+    """
     draw = np.random.default_rng(1)
     system = _tokens(draw, _SYSTEM)
     chats = [[*system, *_tokens(draw, _TURN)] for _ in range(_CHATS)]
     cached = asked = 0
-    with _engine(folder, kv_tokens, swa_full_tokens_ratio=ratio) as engine:
+    with _engine(folder, kv_tokens, swa_full_tokens_ratio=ratio, **place) as engine:
         for _ in range(_TURNS):
             for chat in chats:
                 (output,) = engine.generate([chat], _answers(_ANSWER))
+                while place and not engine.client.ask(_at_rest).result():
+                    time.sleep(0.005)  # a model this small computes faster than a disk writes
                 cached += output.cached_tokens
                 asked += output.prompt_tokens
                 # Of the same length for every model, whatever it says.
                 chat += [*output.token_ids, *_tokens(draw, _TURN)]
         assert engine.stats().leaks == 0
-    return cached / asked
+        return cached / asked, engine.info.kv_bytes
+
+
+def _at_rest(core: EngineCore) -> bool:
+    """Nothing is copied, nor waits to be."""
+    [tier] = core.cache.tiers
+    policy: DiskWritePolicy = "evict" if tier.place is Place.HOST else "all"
+    return not core.cache.usage().locked and not tier.to_write(policy, core.cache.capacity)
+
+
+def beside_places(folder: Path, scratch: Path, kv_tokens: int, ratio: float) -> Iterator[Any]:
+    """Rows: no place, host memory, a disk; what is stored is always read."""
+    restoring.READING_TO_COMPUTING = 10**6
+    places: dict[str, Any] = {
+        "none": {},
+        "host memory": {"host_kv_tokens": 20_000, "disk_block_tokens": _BLOCK},
+        "disk": {"disk_block_tokens": _BLOCK, "disk_write_policy": "all"},
+    }
+    alone = 0
+    for name, flags in tqdm(places.items(), "places", leave=False):
+        found = []
+        for share in (ratio, 1.0):
+            if name == "disk":
+                flags["disk_cache"] = str(scratch / f"disk-{share}")
+            found.append(hit_rate(folder, kv_tokens, share, **flags))
+        (own, nbytes), (whole, all_bytes) = found
+        alone = alone or nbytes
+        yield {
+            "place": name,
+            "memory / without a place": round(nbytes / alone, 4),
+            "memory / with all slots": round(nbytes / all_bytes, 3),
+            "hit rate": round(own, 4),
+            "with all slots": round(whole, 4),
+            "ratio": round(own / whole, 4),
+        }
 
 
 def main() -> int:
@@ -114,14 +159,17 @@ def main() -> int:
         held = memory(wide, args.window, args.running, args.ends)
         rows = []
         for kv_tokens in tqdm((1_500, 2_000, 3_000, 5_000), "pools", leave=False):
-            windows, whole = hit_rate(narrow, kv_tokens, args.ratio), hit_rate(full, kv_tokens, 1.0)
+            windows, _ = hit_rate(narrow, kv_tokens, args.ratio)
+            whole, _ = hit_rate(full, kv_tokens, 1.0)
             rates = {"with windows": windows, "without": whole, "ratio": windows / whole}
             rows.append(
                 {"pool": kv_tokens, **{name: round(rate, 4) for name, rate in rates.items()}}
             )
+        places = list(beside_places(narrow, Path(scratch), 1_500, args.ratio))
     show_rows("memory", [held])
     show_rows("hit rates", rows)
-    print(json.dumps({"memory": held, "hit_rates": rows}))
+    show_rows("places", places)
+    print(json.dumps({"memory": held, "hit_rates": rows, "places": places}))
     return 0
 
 

@@ -8,7 +8,7 @@ import torch
 
 from radixlm.core.keys import as_key
 from radixlm.core.moves import StoredPath
-from radixlm.memory.host_store import HostStore
+from radixlm.memory.host_store import BlockSlots, HostStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
 from radixlm.memory.stores import Block
@@ -36,9 +36,10 @@ def test_what_the_kernels_before_have_written_comes_back(coded: bool) -> None:
     index = torch.from_numpy(slots).long().cuda()
     for layer in range(LAYERS):
         pool.write(layer, index, k, v)
-    assert store.put([Block(b"", path, slots)]) == 1
+    assert store.put([Block(b"", path, BlockSlots(slots))]) == 1
     before = [part.clone() for layer in range(LAYERS) for part in pool.read(layer, index)]
-    assert store.reader(StoredPath(b"", path), 0).next(elsewhere)
+    assert store.reader(StoredPath(b"", path), 0).next(store.target())
+    store.land(elsewhere)
     there = torch.from_numpy(elsewhere).long().cuda()
     after = [part for layer in range(LAYERS) for part in pool.read(layer, there)]
     for ours, theirs in zip(after, before, strict=True):

@@ -2,8 +2,8 @@
 
     python -m benchmarks.windows [--window 256] [--running 8] [--ends 8] [--ratio 0.25]
 
-Three tables, of a tiny Gemma 2 whose every other layer has a window. The first: so many window slots
-as 1.1 windows for each prompt that runs and each that is to be found again; prompts are of five
+Three tables, of a tiny Gemma 2 whose every other layer has a window. The first: window slots for
+1.1 windows of each prompt that runs and each that is to be found again; prompts are of five
 windows. They run at once, and then all are asked again, with more. The second: chats with a common
 system prompt, turn after turn, of pools of several sizes; window slots are `--ratio` of the others;
 beside it what a model without windows finds in as many tokens. The third: the same chats in a pool

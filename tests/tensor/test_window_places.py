@@ -35,8 +35,10 @@ FLAGS: dict[str, Any] = {
     "chunked_prefill_size": 32,
     "swa_full_tokens_ratio": 0.15,
 }
-FAMILIES = ("gemma3_text", "gpt_oss", "cohere2")
-families = pytest.mark.parametrize("family", FAMILIES)
+OTHERS = ("gpt_oss", "cohere2")
+families = pytest.mark.parametrize(
+    "family", ["gemma3_text", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+)
 
 
 @pytest.fixture(autouse=True)

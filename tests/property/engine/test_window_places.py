@@ -259,6 +259,7 @@ def a_writer_skips_the_window_part(pack, self, slots, windows):
     return [*kept[:1], *(np.zeros_like(each) for each in kept[1:])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_caught(name: str, monkeypatch: Patch) -> None:
     FAULTS[name](monkeypatch)

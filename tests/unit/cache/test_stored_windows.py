@@ -59,7 +59,7 @@ def test_the_longest_prefix_whose_last_window_is_stored(windows: int, usable: in
 
 
 def test_what_is_written_again_with_windows_counts_and_what_is_dropped_does_not() -> None:
-    cache, tier, _ = made()
+    _, tier, _ = made()
     tier.stored(KEY, None, 0, 24, windows=0)
     assert tier.restorable(KEY, None) == 0
     tier.stored(KEY, None, 16, 24, windows=0b110000)

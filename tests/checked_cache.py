@@ -231,7 +231,7 @@ class CheckedCache:
         self._after(None)
 
     def set_policy(self, name: str) -> None:
-        self.cache.tree.order.rebuild(self.cache.tree.nodes(), make_policy(name))
+        self.cache.tree.set_policy(make_policy(name))
         self._after(None)
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ class CheckedCache:
         self.verify()
         same(
             "nodes, ghosts after a flush",
-            (self.cache.tree.node_count, self.cache.tree.ghost_size),
+            (self.cache.tree.node_count, self.cache.tree.ghosts.size),
             (0, 0),
         )
         same("free after a flush", len(self.free), self.capacity)
@@ -364,7 +364,7 @@ class CheckedCache:
         ghosts = len(model.ghosts) * size
         same(
             "pinned, ghosts",
-            (cache.tree.pinned_size, cache.tree.ghost_size),
+            (cache.tree.pinned_size, cache.tree.ghosts.size),
             (model.pinned * size, ghosts),
         )
         stats = cache.tree.stats

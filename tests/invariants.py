@@ -49,17 +49,18 @@ def _(tree: RadixTree) -> None:
         tree.protected_size,
         tree.evictable_size,
         tree.pinned_size,
-        tree.ghost_size,
+        tree.ghosts.size,
     )
     require(counts == sums, f"the tree holds {counts}, its books say {sums}")
     size, budget = tree.ghosts.size, tree.ghosts.budget
     require(size <= budget, f"{size} ghost tokens, the budget is {budget}")
     known = all(tree.by_id.get(node.id) is node for node in nodes)
     require(known, "a node is not found by its id")
+    stored = {each.place: each for each in tree.observers if isinstance(each, StoredParts)}
     for place in Place:
-        [parts] = [each for each in tree.parts if each.place is place] or [None]
-        check_stored(place, parts, nodes)
-    counted = tree.reuse is None or _is_right(tree.reuse, nodes)
+        check_stored(place, stored.get(place), nodes)
+    counts_of = [each for each in tree.observers if isinstance(each, Reuse)]
+    counted = all(_is_right(reuse, nodes) for reuse in counts_of)
     require(counted, "uses are counted of other tokens")
 
 

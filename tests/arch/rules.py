@@ -11,7 +11,7 @@ from scripts.code_size import TOP, House, Module
 
 MAX_FILE_LINES = 400
 # One state machine, whose sums change together in every transition.
-LONGER_FILES = {"radixlm.cache.tree": 650}
+LONGER_FILES = {"radixlm.cache.tree": 550}
 MAX_FUNCTION_LINES = 60
 IMPORTS_BY_NAME = "start.py"
 # A future may be cancelled at any moment, so only this file completes one.

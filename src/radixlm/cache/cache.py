@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from radixlm.cache.allocator import SlotAllocator
 from radixlm.cache.endings import Ending
-from radixlm.cache.eviction import EvictionPolicy
-from radixlm.cache.learned import Learned
+from radixlm.cache.eviction import Chooser, EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind
 from radixlm.cache.node import Inserted, Match, TreeNode, upward
+from radixlm.cache.paths import known_end
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.tree import RadixTree
@@ -31,8 +31,8 @@ from radixlm.core.request import Hint
 EVICTION_QUANTUM = 256
 _QUANTA_IN_POOL = 64
 _SHARE_OF_RESERVES = 1 / 8
-# Evicted tokens that are remembered, in pools.
-_GHOSTS, _GHOSTS_TO_LEARN = 4, 8
+# Evicted tokens that are remembered, in pools, unless a policy wants others.
+_GHOSTS = 4
 _OWN_SIZE = POOL_SCALES.index(1.0)
 
 
@@ -94,14 +94,14 @@ class RadixCache:
         self.enabled = enabled
         self.clock = clock or WallClock()
         self._reuse = Reuse(self.capacity, page_size)
-        remembered = _GHOSTS_TO_LEARN if isinstance(policy, Learned) else _GHOSTS
+        remembered = policy.ghosts if isinstance(policy, Chooser) else _GHOSTS
         self.tree = RadixTree(
             page_size,
             policy=policy,
             ghost_budget=remembered * self.capacity if ghost_budget is None else ghost_budget,
             clock=self.clock,
-            reuse=self._reuse,
         )
+        self.tree.watch(self._reuse)
         self.allocator = SlotAllocator(self.capacity, page_size)
         quantum = min(EVICTION_QUANTUM, self.capacity // _QUANTA_IN_POOL)
         self._quantum = self.round_up(max(quantum, 1))
@@ -190,16 +190,16 @@ class RadixCache:
         sought = array[:limit]
         if match is None or match.version != self.tree.version:
             match = self._match(sought, namespace)
-        last, known = self.tree.known(sought, match.agreed)
+        last, known = known_end(match.agreed, sought, self.page_size)
         stored = self._stored(last, known)
         ending = None
         if self.enabled:
             ending = self._ending(match, known, array, size, limit, stored)
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
-        if (learned := self.tree.order.learned) is not None:
+        if (chooser := self.tree.order.chooser) is not None:
             under_lru = expected[_OWN_SIZE]
-            learned.duel.note(match.length, under_lru, max(stored), size, self.capacity)
+            chooser.judge(match.length, under_lru, max(stored), size, self.capacity)
         if self.tiers:  # a pool of any size has the same ones
             expected = tuple([max(each, *stored) for each in expected])
         node = self.tree.inc_lock_ref(match, priority)
@@ -231,7 +231,7 @@ class RadixCache:
         if not self.enabled:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
         match = self.match(key, namespace)
-        last, known = self.tree.known(key[:-1], match.agreed)
+        last, known = known_end(match.agreed, key[:-1], self.page_size)
         stored = self._stored(last, known)
         ending = self._ending(match, known, key, key.size, key.size - 1, stored)
         return Explained(ending.report(self.clock.now()), holders)
@@ -290,12 +290,11 @@ class RadixCache:
         """Tell a policy that learns what comes after requests for `key`, which are over; returns of
         how many cached tokens. What running requests hold is theirs. O(nodes on the path).
         """
-        match, learned = self.tree.match_prefix(key, namespace), self.tree.order.learned
-        if match.node is not None and learned is not None:
-            learned.now = self.tree.uses
+        match, chooser = self.tree.match_prefix(key, namespace), self.tree.order.chooser
+        if match.node is not None and chooser is not None:
             for node in upward(match.node):
                 if not node.lock_ref and node.end:
-                    learned.hinted(node, hint.place)
+                    chooser.hinted(node, hint.place, self.tree.uses)
         return match.length
 
     def holders(self, key: KeyLike) -> dict[Hashable, int]:

@@ -71,7 +71,7 @@ class StoredTier:
         self._parts = StoredParts(place, tree.order, block_tokens, tree.stored_changed)
         self._queue = WriteQueue(tree, self._parts, pool_tokens)
         self._private = 0
-        tree.parts.append(self._parts)
+        tree.watch(self._parts)
 
     def usage(self) -> StoredUsage:
         parts, size = self._parts, self.block_tokens

@@ -9,6 +9,7 @@ import numpy as np
 
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.cache.node import TreeNode, upward
+from radixlm.cache.observer import TreeObserver
 from radixlm.core.keys import Key
 from radixlm.core.moves import Place
 
@@ -63,7 +64,7 @@ class _AsTheTree:
         return self._order.policy.key(part.node)
 
 
-class StoredParts:
+class StoredParts(TreeObserver):
     """The parts of all nodes with tokens that are stored in a place, their order, and the sums.
 
         root ── 0 1 2 3 4 5 ─┬─ 6 7 8 9             a block belongs to the node in which it ends:
@@ -179,8 +180,8 @@ class StoredParts:
 
     # What the tree says about its shape
 
-    def holds(self, node: TreeNode) -> bool:
-        """Whether a lock ends at what is stored of a node, so that it must stay a node."""
+    def keeps_end(self, node: TreeNode) -> bool:
+        """Whether a lock ends at what is stored of a node."""
         part = self.by_id.get(node.id)
         return part is not None and part.held > 0
 
@@ -215,10 +216,8 @@ class StoredParts:
         self._settle(part)
 
     def _settle(self, part: StoredPart) -> None:
-        if part.lock_ref or part.live:
-            return
-        if self.order.offer(part) and self.order.is_bloated(len(self.by_id)):
-            self.order.rebuild(self.by_id.values())
+        if not part.lock_ref and not part.live:
+            self.order.offer(part)
 
     def _stored_below(self, node: TreeNode) -> Iterator[TreeNode]:
         """Nodes below with stored tokens, parents first. O(these and their children)."""

@@ -113,7 +113,6 @@ class WindowSlots:
         self.held = self.pinned = 0
         self.evicted_tokens = 0
         self._tree = tree
-        tree.window_slots = self.of
         self._allocator = SlotAllocator(size.capacity, tree.page_size)
         self._owner: Slots = np.full(size.capacity, NONE, dtype=np.int32)
         self._locks: Slots = np.zeros(size.capacity, dtype=np.int32)
@@ -226,7 +225,7 @@ class WindowSlots:
         self._owner[slots] = theirs
         self.enter(theirs)
         self._moves.append((theirs, slots))
-        self._matches_changed(theirs)
+        self._tree.matches_changed(theirs)
 
     def lock(self, slots: Slots) -> None:
         """One lock more on tokens that are all there."""
@@ -311,7 +310,7 @@ class WindowSlots:
         self.evictable -= gone.size
         self.evicted_tokens += gone.size
         self._free(gone)
-        self._matches_changed(owners)
+        self._tree.matches_changed(owners)
 
     def locked_anew(self, match: Match) -> int:
         """Tokens that are evictable as long as `match` is not locked."""
@@ -336,19 +335,6 @@ class WindowSlots:
             slots, mine = slots[last], mine[last]
         self._moves.clear()
         return WindowMoves(slots, mine)
-
-    def _matches_changed(self, slots: Slots) -> None:
-        """The tree's tokens in these slots have gained or lost window slots: matches may end
-        elsewhere. O(1), while somebody watches O(resident tokens).
-        """
-        tree = self._tree
-        tree.version += 1
-        if tree.changes is not None:
-            changed = np.zeros(self.of.size, dtype=np.bool_)
-            changed[slots] = True
-            for node in tree.by_id.values():
-                if node.resident and changed[node.slots].any():
-                    tree.changes.touch(node)
 
     def _free(self, mine: Slots) -> None:
         self.of[self._owner[mine]] = NONE

@@ -145,7 +145,7 @@ class EngineCore:
             kv_locked=usage.locked,
             kv_evictable=usage.evictable,
             kv_pinned=self.cache.tree.pinned_size,
-            ghost_tokens=self.cache.tree.ghost_size,
+            ghost_tokens=self.cache.tree.ghosts.size,
             tree_nodes=self.cache.tree.node_count,
             tree_leaves=tree.leaves,
             evicted_tokens=tree.evicted_tokens,

@@ -125,6 +125,8 @@ class Watching:
         clock: Clock,
     ) -> None:
         self._tree = cache.tree
+        self._windows = None if cache.windows is None else cache.windows.of
+        self._changes = Changes()
         self._scheduler = scheduler
         self._journal = journal
         self._stats = stats
@@ -137,25 +139,28 @@ class Watching:
     def watch(self, ticket: int, query: TreeQuery, *, follow: bool) -> None:
         """Begin a scene; with `follow` its changes come after it, until `stop`."""
         try:
-            picture = Picture(self._tree, query)
+            picture = Picture(self._tree, query, self._windows)
         except Exception as error:
             self._refused.append(TreeUpdate(ticket, self._failure(error)))
             return
         if not self._watchers:
-            self._tree.changes, self._journal.open = Changes(), True
+            self._tree.watch(self._changes)
+            self._journal.open = True
         self._watchers[ticket] = _Watcher(ticket, query, follow, picture)
 
     def stop(self, ticket: int) -> None:
         """End a watcher, if it is still there."""
         if self._watchers.pop(ticket, None) is not None and not self._watchers:
-            self._tree.changes, self._journal.open = None, False
+            self._tree.unwatch(self._changes)
+            self._changes.take()
+            self._journal.open = False
             self._journal.take()
 
     def seconds_left(self) -> float | None:
         """In how many seconds a turn is due; None while nothing is to be shown."""
         if self._refused or self._developing() is not None:
             return 0.0
-        if not self._watchers or not (self._journal or self._tree.changes):
+        if not self._watchers or not (self._journal or self._changes):
             return None
         return max(self._next_change - self._clock.now(), 0.0)
 
@@ -166,12 +171,12 @@ class Watching:
             return updates
         developing = self._developing()
         to_show = [] if developing is None else [developing]
-        changes = self._tree.changes or None
         noted: Noted = (), 0
-        due = self._clock.now() >= self._next_change or (changes is not None and changes.lost)
+        due = self._clock.now() >= self._next_change or self._changes.lost
+        changes = (self._changes.take() if due else self._changes) or None
         if due:
             to_show = list(self._watchers.values())
-            self._tree.changes, noted = Changes(), self._journal.take()
+            noted = self._journal.take()
         for watcher in to_show:
             news: TreeNews | None
             try:
@@ -203,7 +208,7 @@ class Watching:
     ) -> Scene | SceneChange | None:
         """Bring a watcher's picture up to date, and go on with it; return what is to be sent."""
         if changes is not None and (changes.lost or watcher.picture.overgrown):
-            watcher.picture = Picture(self._tree, watcher.query)
+            watcher.picture = Picture(self._tree, watcher.query, self._windows)
             watcher.shown = False
         change = None if changes is None else watcher.picture.update(changes)
         if watcher.shown:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from radixlm.cache.eviction import NAMES
+from radixlm.cache.policies import NAMES
 from radixlm.sim.outcomes import Outcome, Run
 from radixlm.sim.sim_disk import DiskSize
 

@@ -83,7 +83,7 @@ class TestBooks:
     def test_a_merged_node_goes_when_its_older_part_would(
         self, cache: RadixCache, tier: StoredTier
     ) -> None:
-        cache.tree.order.rebuild(cache.tree.nodes(), make_policy("fifo"))
+        cache.tree.set_policy(make_policy("fifo"))
         first = cache.acquire(KEY)
         first.extend(12)
         first.commit(8)
@@ -127,7 +127,7 @@ class TestBooks:
         tier.stored(KEY, None, 0, 8)
         cache.flush()
         assert (tier.length_of(KEY, None), cache.match(KEY).length) == (8, 0)
-        assert cache.tree.ghost_size == 0
+        assert cache.tree.ghosts.size == 0
 
 
 class TestWriting:

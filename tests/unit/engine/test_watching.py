@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from radixlm.cache import tree_stats as changes
+from radixlm.cache.tree_stats import Changes
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
@@ -81,7 +82,7 @@ def test_one_look_is_one_scene(watched):
     assert isinstance(seen.news, Scene)
     assert seen.news.tree == tree_snapshot(watched.bench.cache.tree)
     assert watched.watching.seconds_left() is None
-    assert watched.bench.cache.tree.changes is None
+    assert not any(isinstance(each, Changes) for each in watched.bench.cache.tree.observers)
 
 
 def test_a_scene_takes_several_turns_and_is_of_the_last(watched, monkeypatch):

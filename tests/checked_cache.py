@@ -10,8 +10,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.cache import Lease, Pin, RadixCache, make_policy
-from radixlm.cache.cache import Usage
+from radixlm.cache import Lease, Pin, RadixCache, Usage, make_policy
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
 from radixlm.core.misses import MissReason, MissReport

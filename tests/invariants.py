@@ -79,7 +79,7 @@ def _(cache: RadixCache) -> None:
     check(cache.tree)
     check(cache.allocator)
     usage = cache.usage()
-    require(sum(usage) == cache.capacity, f"{usage} does not add up to {cache.capacity}")
+    usage.check(cache.capacity)
     private = sum(lease.private_size for lease in cache.leases)
     require(private == usage.private, f"leases hold {private}, books say {usage.private}")
     aside = sum(lease.reserve for lease in cache.leases)
@@ -87,14 +87,11 @@ def _(cache: RadixCache) -> None:
     windows = cache.windows
     if windows is not None:
         places = windows.usage()
-        fits = sum(places) == windows.capacity and min(places) >= 0
-        require(fits, f"{places} is not the capacity of {windows.capacity} window slots")
+        places.check(windows.capacity)
         private = sum(lease.private_window for lease in cache.leases)
         require(private == places.private, f"leases hold {private} window slots, not {places}")
     for tier in cache.tiers:
-        room = tier.usage()
-        fits = sum(room) == tier.capacity and min(room) >= 0
-        require(fits, f"{tier.place}: {room} is not the capacity of {tier.capacity}")
+        tier.usage().check(tier.capacity)
     ends: Counter[TreeNode] = Counter(lease.node for lease in cache.leases)
     ends.update(cache.pins.nodes())
     for node in cache.tree.nodes():

@@ -6,7 +6,7 @@ with a Lease for each request that uses it.
 
 from radixlm.cache.allocator import SlotAllocator as SlotAllocator
 from radixlm.cache.cache import RadixCache as RadixCache
-from radixlm.cache.cache import Usage as Usage
+from radixlm.cache.conservation import Usage as Usage
 from radixlm.cache.eviction import EvictionPolicy as EvictionPolicy
 from radixlm.cache.lease import Lease as Lease
 from radixlm.cache.node import Match as Match

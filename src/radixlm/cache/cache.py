@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
 
 from radixlm.cache.allocator import SlotAllocator
+from radixlm.cache.conservation import Usage
 from radixlm.cache.endings import Ending
 from radixlm.cache.eviction import Chooser, EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind
@@ -34,15 +34,6 @@ _SHARE_OF_RESERVES = 1 / 8
 # Evicted tokens that are remembered, in pools, unless a policy wants others.
 _GHOSTS = 4
 _OWN_SIZE = POOL_SCALES.index(1.0)
-
-
-class Usage(NamedTuple):
-    """Every slot is one of these: free + private + locked + evictable == capacity."""
-
-    free: int
-    private: int
-    locked: int
-    evictable: int
 
 
 class RadixCache:

@@ -5,8 +5,8 @@ there for others.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
 
+from radixlm.cache.conservation import Usage
 from radixlm.cache.node import TreeNode
 from radixlm.cache.stored_parts import Blocks, StoredPart, StoredParts
 from radixlm.cache.tree import RadixTree
@@ -15,17 +15,6 @@ from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.keys import Key, as_key
 from radixlm.core.moves import Place
-
-
-class StoredUsage(NamedTuple):
-    """Tokens of room in a place: free + private + locked + evictable == capacity, in whole blocks.
-    private: reserved for writes in flight.
-    """
-
-    free: int
-    private: int
-    locked: int
-    evictable: int
 
 
 class StoredTier:
@@ -73,11 +62,12 @@ class StoredTier:
         self._private = 0
         tree.watch(self._parts)
 
-    def usage(self) -> StoredUsage:
+    def usage(self) -> Usage:
+        """Tokens of room, in whole blocks. private: reserved for writes in flight."""
         parts, size = self._parts, self.block_tokens
         free = self.capacity - self._private - parts.blocks * size
         unlocked = (parts.blocks - parts.locked) * size
-        return StoredUsage(free, self._private, parts.locked * size, unlocked)
+        return Usage(free, self._private, parts.locked * size, unlocked)
 
     def length_of(self, key: Key, namespace: Hashable) -> int:
         """Tokens of the longest prefix of `key` of which all blocks are stored. O(nodes)."""

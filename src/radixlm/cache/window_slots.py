@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlm.cache.allocator import SlotAllocator
+from radixlm.cache.conservation import Usage
 from radixlm.cache.node import NO_SLOTS, Match, path_slots
 from radixlm.cache.tree import RadixTree
 from radixlm.core.batch import WindowMoves
@@ -60,15 +61,6 @@ class WindowSize(NamedTuple):
         """Slots with which a request that is alone can always go on, in whole pages."""
         least = self.span(page_size) + self.step + page_size
         return -(-least // page_size) * page_size
-
-
-class WindowUsage(NamedTuple):
-    """Every slot is one of these: free + private + locked + evictable == capacity."""
-
-    free: int
-    private: int
-    locked: int
-    evictable: int
 
 
 @dataclass(slots=True)
@@ -137,8 +129,8 @@ class WindowSlots:
         """Most tokens that pins may lock, so that a request alone can go on."""
         return self.capacity - self.size.least(self.page_size)
 
-    def usage(self) -> WindowUsage:
-        return WindowUsage(self.free, self.private, self.locked, self.evictable)
+    def usage(self) -> Usage:
+        return Usage(self.free, self.private, self.locked, self.evictable)
 
     def figures(self) -> dict[str, Any]:
         """Fields of the engine's statistics."""

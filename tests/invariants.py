@@ -84,12 +84,11 @@ def _(cache: RadixCache) -> None:
     require(private == usage.private, f"leases hold {private}, books say {usage.private}")
     aside = sum(lease.reserve for lease in cache.leases)
     require(aside == cache.laid_aside, f"{aside} laid aside, books say {cache.laid_aside}")
-    windows = cache.windows
-    if windows is not None:
-        places = windows.usage()
-        places.check(windows.capacity)
-        private = sum(lease.private_window for lease in cache.leases)
-        require(private == places.private, f"leases hold {private} window slots, not {places}")
+    for index, component in enumerate(cache.components):
+        its = component.usage()
+        its.check(component.capacity)
+        private = sum(lease.private_of(index) for lease in cache.leases)
+        require(private == its.private, f"leases hold {private} of a component, not {its}")
     for tier in cache.tiers:
         tier.usage().check(tier.capacity)
     ends: Counter[TreeNode] = Counter(lease.node for lease in cache.leases)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from radixlm.cache.allocator import SlotAllocator
+from radixlm.cache.components import Component, cut
 from radixlm.cache.conservation import Usage
 from radixlm.cache.endings import Ending
 from radixlm.cache.eviction import Chooser, EvictionPolicy
@@ -15,8 +16,8 @@ from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.tree import RadixTree
 from radixlm.cache.tree_stats import Reuse
-from radixlm.cache.window_hold import WindowHold
-from radixlm.cache.window_slots import WindowSize, WindowSlots
+from radixlm.cache.window_hold import Window
+from radixlm.cache.window_slots import WindowSize
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
@@ -70,12 +71,14 @@ class RadixCache:
         reserve: int = 0,
         clock: Clock | None = None,
         windows: WindowSize | None = None,
+        components: Sequence[Callable[[RadixTree], Component]] = (),
     ) -> None:
         """capacity: slots. policy: LRU by default. ghost_budget: evicted tokens to remember, four
         times the capacity by default, eight by a policy that learns. pin_budget: tokens that may be
         pinned, half the capacity by default. reserve: slots that a lease is given beyond what it
         asks for, taken back when they are needed: so the tokens of one that grows bit by bit lie in
-        long runs. windows: where layers with a window have slots of their own. Raises ConfigError.
+        long runs. windows: where layers with a window have slots of their own. components: what
+        makes others, of the tree. Raises ConfigError.
         """
         check_page_size(page_size)
         if capacity < page_size:
@@ -100,8 +103,10 @@ class RadixCache:
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
             raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
-        self.windows = None if windows is None else WindowSlots(windows, self.capacity, self.tree)
-        self.pins = PinBoard(self.tree, budget, self.clock, self.windows)
+        self.windows = None if windows is None else Window(windows, self.capacity, self.tree)
+        made = [] if self.windows is None else [self.windows]
+        self.components: tuple[Component, ...] = (*made, *[make(self.tree) for make in components])
+        self.pins = PinBoard(self.tree, budget, self.clock, self.components)
         self.leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
@@ -200,8 +205,9 @@ class RadixCache:
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, known, expected)
-        if self.windows is not None:
-            lease.window = WindowHold(self.windows, lease.slots, match.agreed.length, size)
+        if self.components:
+            found = lease.slots, node, match.agreed.length, size
+            lease.holds = tuple([component.hold(*found) for component in self.components])
         self.leases[lease] = None
         return lease
 
@@ -246,7 +252,7 @@ class RadixCache:
     def _match(self, sought: Key, namespace: Hashable) -> Match:
         if sought.size and self.enabled:
             found = self.tree.match_prefix(sought, namespace)
-            return found if self.windows is None else self.windows.cut(found)
+            return cut(self.components, found) if self.components else found
         return Match(0, None, 0, namespace, self.tree.version)
 
     def pin(self, key: KeyLike, namespace: Hashable = None, *, ttl: float | None = None) -> Pin:
@@ -377,14 +383,14 @@ class RadixCache:
     def drop(self, lease: Lease, *, used: bool) -> None:
         """End a lease."""
         del self.leases[lease]
-        if lease.window is not None:
-            lease.window.release(lease.committed, lease.slots)
+        for hold in lease.holds:
+            hold.release(lease.committed, lease.slots)
         if lease.private_size:
             self.give_back(lease.private_slots())
         self.tree.dec_lock_ref(lease.node, used=used, hint=lease.hint.place)
 
     def _free(self, slots: Slots) -> None:
-        """Free slots of tokens that are gone, and their window slots."""
-        if self.windows is not None:
-            self.windows.drop(slots)
+        """Free slots of tokens that are gone, and what components have of them."""
+        for component in self.components:
+            component.drop(slots)
         self.allocator.free(slots)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from radixlm.cache.allocator import SlotAllocator
+from radixlm.cache.components import CutMatch
 from radixlm.cache.conservation import Usage
 from radixlm.cache.node import NO_SLOTS, Match, path_slots
 from radixlm.cache.tree import RadixTree
 from radixlm.core.batch import WindowMoves
-from radixlm.core.errors import CacheError
+from radixlm.core.errors import CacheError, PinError
 from radixlm.core.keys import Slots
 
 NONE = -1
@@ -61,17 +61,6 @@ class WindowSize(NamedTuple):
         """Slots with which a request that is alone can always go on, in whole pages."""
         least = self.span(page_size) + self.step + page_size
         return -(-least // page_size) * page_size
-
-
-@dataclass(slots=True)
-class CutMatch(Match):
-    """A match that ends where a window's tokens are all there. whole: as long as tokens agree."""
-
-    whole: Match
-
-    @property
-    def agreed(self) -> Match:
-        return self.whole
 
 
 class WindowSlots:
@@ -158,7 +147,7 @@ class WindowSlots:
     def cut(self, match: Match) -> Match:
         """The longest part of a match whose last window is there. O(window), else O(length)."""
         end = match.length
-        if self.resident(self.window_of(match)).all():
+        if self.resident(self.needs(match)).all():
             return match
         gone = np.flatnonzero(~self.resident(match.slots()))
         starts, ends = np.append(0, gone + 1), np.append(gone, end)
@@ -168,9 +157,9 @@ class WindowSlots:
         while node is not None and node.parent is not None and node.start >= end:
             node = node.parent
         offset = 0 if node is None else end - node.start
-        return CutMatch(end, node, offset, match.namespace, match.version, match)
+        return CutMatch(end, node, offset, match.namespace, match.version, match.agreed)
 
-    def window_of(self, match: Match) -> Slots:
+    def needs(self, match: Match) -> Slots:
         """The slots of the last tokens of a match, those that the next token sees."""
         if match.node is None or not match.length:
             return NO_SLOTS
@@ -287,7 +276,16 @@ class WindowSlots:
         self.pinned -= self.unpinned(slots)
         self.unlock(slots, end=True)
 
+    def too_many_pinned(self, own: int, held: int) -> PinError:
+        return PinError(
+            f"its last window of {own} tokens would make {held} pinned ones of windows, the budget "
+            f"is {self.pin_budget} (--swa-full-tokens-ratio, --kv-tokens)"
+        )
+
     # Room
+
+    def takes(self, n_tokens: int) -> int:
+        return min(n_tokens, self.span + self.size.step)
 
     def evict(self, n_tokens: int) -> None:
         """Make tombstones of at least `n_tokens`. O(capacity). Raises CacheError for too many."""
@@ -306,7 +304,7 @@ class WindowSlots:
 
     def locked_anew(self, match: Match) -> int:
         """Tokens that are evictable as long as `match` is not locked."""
-        mine = self.of[self.window_of(match)]
+        mine = self.of[self.needs(match)]
         return int(np.count_nonzero(self._locks[mine] == 0))
 
     def given_back(self, held: Iterable[Slots], match: Match) -> int:
@@ -314,7 +312,7 @@ class WindowSlots:
         parts = list(held)
         mine, count = np.unique(self.of[np.concatenate([NO_SLOTS, *parts])], return_counts=True)
         alone = mine[count == self._locks[mine]]
-        return int(np.count_nonzero(~np.isin(alone, self.of[self.window_of(match)])))
+        return int(np.count_nonzero(~np.isin(alone, self.of[self.needs(match)])))
 
     def take_moves(self) -> WindowMoves | None:
         """Where window slots are since the last call; for the device."""

@@ -122,13 +122,14 @@ class EngineCore:
         """With nothing under way every slot must be free, evictable or pinned: log and count it."""
         if self.has_work or (self.tiering is not None and self.tiering.holds):
             return
-        usage, windows = self.cache.usage(), self.cache.windows
+        usage = self.cache.usage()
         if usage.private or usage.locked != self.cache.tree.pinned_size:
             self._leaks += 1
             _logger.error("slots leaked: %s of %d while idle", usage, self.cache.capacity)
-        elif windows is not None and (windows.private or windows.held != windows.pinned):
-            self._leaks += 1
-            _logger.error("window slots leaked: %s while idle", windows.usage())
+        for each in self.cache.components:
+            if (its := each.usage()).private or each.held != each.pinned:
+                self._leaks += 1
+                _logger.error("%s: slots leaked: %s while idle", type(each).__name__, its)
 
     def stats(self) -> EngineStats:
         usage = self.cache.usage()
@@ -160,5 +161,5 @@ class EngineCore:
             hits_at_eviction=tree.hits_at_eviction.tally(),
             endings=dict(tree.endings),
             **({} if self.tiering is None else self.tiering.figures()),
-            **({} if self.cache.windows is None else self.cache.windows.figures()),
+            **{name: each for of in self.cache.components for name, each in of.figures().items()},
         )

@@ -13,8 +13,10 @@ import numpy as np
 
 from radixlm.cache import RadixCache, RadixTree, SlotAllocator, TreeNode
 from radixlm.cache.node import NODE_WEIGHT, TOKEN_WEIGHT, page_key, path_slots
+from radixlm.cache.states import StateSlots
 from radixlm.cache.stored_parts import StoredParts
 from radixlm.cache.tree_stats import Reuse
+from radixlm.cache.window_slots import WindowSlots
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
 from radixlm.core.moves import Place
@@ -74,6 +76,28 @@ def _is_right(reuse: Reuse, nodes: Iterable[TreeNode]) -> bool:
 
 
 @check.register
+def _(windows: WindowSlots) -> None:
+    """No two tokens share a window slot, and those that are not free are given."""
+    given = windows.of[windows.of >= 0]
+    require(np.unique(given).size == given.size, "two tokens have one window slot")
+    usage = windows.usage()
+    require(given.size == windows.capacity - usage.free, f"{given.size} window slots of {usage}")
+    require(windows.held >= windows.pinned >= 0, "more window slots are pinned than locked")
+
+
+@check.register
+def _(states: StateSlots) -> None:
+    """Each checkpoint has a slot of its own, at the end of a node that is resident to there."""
+    usage, slots = states.usage(), set(states.at.values())
+    require(len(slots) == len(states.at), "two checkpoints have one slot")
+    require(slots <= set(range(states.capacity)), f"no slots: {slots}")
+    require(len(slots) == usage.locked + usage.evictable, f"{len(slots)} checkpoints, {usage}")
+    for node in states.at:
+        resident = node.parent is not None and not node.absent
+        require(resident, f"node {node.id} has a checkpoint, but not all its tokens")
+
+
+@check.register
 def _(cache: RadixCache) -> None:
     """The tree's invariants, the conservation law, and that each slot has exactly one owner."""
     check(cache.tree)
@@ -85,6 +109,7 @@ def _(cache: RadixCache) -> None:
     aside = sum(lease.reserve for lease in cache.leases)
     require(aside == cache.laid_aside, f"{aside} laid aside, books say {cache.laid_aside}")
     for index, component in enumerate(cache.components):
+        check(component)
         its = component.usage()
         its.check(component.capacity)
         private = sum(lease.private_of(index) for lease in cache.leases)

@@ -101,6 +101,17 @@ def nothing_is_global(house: House) -> Iterator[str]:
                 yield f"{module.path}:{node.lineno}: global {', '.join(node.names)}"
 
 
+def the_tree_sets_its_own_fields(house: House) -> Iterator[str]:
+    """Nothing but the tree assigns to an attribute of one."""
+    for module in house.modules.values():
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
+                continue
+            owner = ast.unparse(node.value).rpartition(".")[2]
+            if owner in ("tree", "_tree"):
+                yield f"{module.path}:{node.lineno}: {ast.unparse(node)} is the tree's own"
+
+
 def futures_are_completed_in_one_file(house: House) -> Iterator[str]:
     for module in house.modules.values():
         if module.name == COMPLETES_FUTURES:
@@ -137,6 +148,7 @@ RULES = (
     names_say_one_thing,
     words_are_plain,
     nothing_is_global,
+    the_tree_sets_its_own_fields,
     futures_are_completed_in_one_file,
     files_are_short,
     functions_are_short,

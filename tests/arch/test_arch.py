@@ -189,6 +189,11 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
         "core/bad.py:5: global x",
     ),
     (
+        rules.the_tree_sets_its_own_fields,
+        {"core/bad.py": "def f(cache):\n    cache.tree.version += 1\n"},
+        "core/bad.py:2: cache.tree.version is the tree's own",
+    ),
+    (
         rules.futures_are_completed_in_one_file,
         {
             "core/futures.py": "def settle(future, value):\n    future.set_result(value)\n",

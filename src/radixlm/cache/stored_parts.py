@@ -76,7 +76,7 @@ class StoredParts(TreeObserver):
     are. Only a node that is stored to its end has children with stored tokens.
 
     by_id: by the node's id. blocks, locked: how many there are, and those under locks. dropped:
-    blocks that are no longer counted, to be deleted there. taken_over: hears of merged nodes.
+    blocks that are no longer counted, to be deleted there.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class StoredParts(TreeObserver):
         self.blocks = self.locked = 0
         self.dropped: list[Blocks] = []
         self.order: EvictionOrder[StoredPart] = EvictionOrder(_AsTheTree(order), self.by_id)
-        self.taken_over: Callable[[TreeNode, TreeNode], None] | None = None
         self._tree_order = order
         self._ordered_by = order.policy
         self._changed = changed
@@ -186,7 +185,6 @@ class StoredParts(TreeObserver):
         return part is not None and part.held > 0
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
-        """`upper` was cut off the front of `node`."""
         part = self.by_id.get(node.id)
         if part is None:
             return
@@ -196,9 +194,6 @@ class StoredParts(TreeObserver):
             self._move(part, upper)
 
     def merged(self, node: TreeNode, child: TreeNode) -> None:
-        """A child took over its parent `node`."""
-        if self.taken_over is not None:
-            self.taken_over(node, child)
         part = self.by_id.get(node.id)
         if part is None:
             return

@@ -152,6 +152,7 @@ class Lease:
         if n_tokens < 1:
             raise CacheError(f"a lease is extended by at least one token, got {n_tokens}")
         end, more_slots = self.length + n_tokens, self.slots_needed(n_tokens) if self.holds else 0
+        # A lease for copies has no holds.
         for component, hold in zip(self._keeper.components, self.holds, strict=False):
             if hold.takes(more_slots) > component.available:
                 return None

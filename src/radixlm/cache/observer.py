@@ -12,7 +12,7 @@ class TreeObserver:
     """Hears of a tree's transitions, each as it happens. What it does not override it hears of as
     `changed`.
 
-        asked, locking, unlocking, touching     once a walk, before it: locks and ages of the path,
+        asked, locking, unlocking               once a walk, before it: locks and ages of the path,
                                                 from `node` up to its root, are still as they were
         made, grown, revived, split, merged,    after it: a node's tokens are as they are now
         changed, left, matches_changed
@@ -39,10 +39,6 @@ class TreeObserver:
 
     def unlocking(self, node: TreeNode, _use: int | None, _hint: int) -> None:
         """A path loses a lock. use: None if it was not used until now. hint: a place in Hint."""
-        self.changed(node)
-
-    def touching(self, node: TreeNode, _use: int) -> None:
-        """A path is used without a lock."""
         self.changed(node)
 
     def made(self, leaf: TreeNode) -> None:

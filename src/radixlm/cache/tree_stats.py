@@ -177,14 +177,6 @@ class Reuse(TreeObserver):
             self.enter(at.last_used if use is None else use, len(at.edge) // TOKEN_BYTES)
             at = at.parent
 
-    def touching(self, node: TreeNode, use: int) -> None:
-        at: TreeNode | None = node
-        while at is not None and not at.lock_ref:
-            size = len(at.edge) // TOKEN_BYTES
-            self.leave(at.last_used, size)
-            self.enter(use, size)
-            at = at.parent
-
     def made(self, leaf: TreeNode) -> None:
         self.grown(leaf, len(leaf))
 

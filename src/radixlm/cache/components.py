@@ -30,11 +30,11 @@ class ComponentHold(Protocol):
     reach. committed: how many tokens are the tree's. length: how many have slots, in whole pages.
     """
 
-    def takes(self, n_slots: int) -> int:
-        """How many of the component's slots `extend` by `n_slots` of the pool takes."""
+    def takes(self, first: int, stop: int) -> int:
+        """How many of the component's slots the lease's tokens [first, stop), whole pages, take."""
 
     def extend(self, first: int, stop: int, slots: Slots) -> None:
-        """The lease has new slots [first, stop) of the pool; what that takes is available."""
+        """These tokens, maybe none, have slots of the pool now; what they take is available."""
 
     def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
         """Tokens [start, upto) enter the tree. mine: all slots. theirs: the tree's, of those from

@@ -122,21 +122,31 @@ class Lease:
         """Slots that only this lease uses, the reserved ones included."""
         return self._allocated - self.committed
 
+    def takes(self, component: int, n_tokens: int) -> int:
+        """Slots of the cache's n-th component that `n_tokens` more tokens take."""
+        if component >= len(self.holds):
+            return 0
+        first, stop = (self._keeper.round_up(self.length + more) for more in (0, n_tokens))
+        return self.holds[component].takes(first, stop)
+
     def private_of(self, component: int) -> int:
-        """Slots of the cache's n-th component that only this lease uses."""
-        whole = self._keeper.round_up(self.length)
-        return self.holds[component].private(whole, self.committed) if self.holds else 0
+        """Slots of the n-th component that only this lease uses."""
+        if component >= len(self.holds):
+            return 0
+        return self.holds[component].private(self._keeper.round_up(self.length), self.committed)
 
     def locks_of(self, component: int) -> Slots:
-        """What it locks of the cache's n-th component, see Component.needs."""
-        holds = self.holds
-        return holds[component].locks(self.committed, self._slots) if holds else NO_SLOTS
+        """What it locks of the n-th component, see Component.needs."""
+        if component >= len(self.holds):
+            return NO_SLOTS
+        return self.holds[component].locks(self.committed, self._slots)
 
     def still_takes(self, component: int, total: int) -> int:
         """Slots of the n-th component that it takes until it has `total` tokens."""
+        if component >= len(self.holds):
+            return 0
         whole = self._keeper.round_up(self.length)
-        holds = self.holds
-        return holds[component].still_takes(total, whole, self.cached) if holds else 0
+        return self.holds[component].still_takes(total, whole, self.cached)
 
     @property
     def own_size(self) -> int:
@@ -151,12 +161,13 @@ class Lease:
         self._check_open()
         if n_tokens < 1:
             raise CacheError(f"a lease is extended by at least one token, got {n_tokens}")
-        end, more_slots = self.length + n_tokens, self.slots_needed(n_tokens) if self.holds else 0
+        end, first = self.length + n_tokens, self._keeper.round_up(self.length)
+        stop = self._keeper.round_up(end)
         # A lease for copies has no holds.
         for component, hold in zip(self._keeper.components, self.holds, strict=False):
-            if hold.takes(more_slots) > component.available:
+            if hold.takes(first, stop) > component.available:
                 return None
-        missing = self._keeper.round_up(end) - self._allocated
+        missing = stop - self._allocated
         if missing > 0:
             more = self._keeper.take_private(self, missing, max(0, self.key.size - end))
             if more is None:
@@ -164,10 +175,8 @@ class Lease:
             self._append(more)
         start, self.length = self.length, end
         self._count_reserve()
-        if more_slots:
-            stop = self._keeper.round_up(end)
-            for hold in self.holds:
-                hold.extend(stop - more_slots, stop, self._slots)
+        for hold in self.holds:
+            hold.extend(first, stop, self._slots)
         return self._slots[start:end]
 
     def pass_by(self, computed: int) -> None:

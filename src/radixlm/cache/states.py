@@ -223,11 +223,11 @@ class StateHold:
         self.slot: int | None = None
         states.lock(self.source, found=True)
 
-    def takes(self, n_slots: int) -> int:
-        return int(self.slot is None and n_slots > 0)
+    def takes(self, first: int, stop: int) -> int:
+        return int(self.slot is None and first < stop)
 
-    def extend(self, _first: int, _stop: int, _slots: Slots) -> None:
-        if self.slot is None:
+    def extend(self, first: int, stop: int, _slots: Slots) -> None:
+        if self.takes(first, stop):
             self.slot = self._states.give(self.source)
 
     def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
@@ -260,4 +260,4 @@ class StateHold:
         return int(self.slot is not None)
 
     def still_takes(self, total: int, length: int, _cached: int) -> int:
-        return self.takes(total - length)
+        return self.takes(length, total)

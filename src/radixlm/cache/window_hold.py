@@ -34,11 +34,13 @@ class WindowHold:
         self._ends = (prompt, PASSED), (parted, END), (slots.size, END)
         windows.lock(slots[self.start :])
 
-    def takes(self, n_slots: int) -> int:
-        return n_slots
+    def takes(self, first: int, stop: int) -> int:
+        return max(stop - max(first, self.start), 0)
 
     def extend(self, first: int, stop: int, slots: Slots) -> None:
-        self.windows.give(slots[first:stop], int(slots[first - 1]) if first else None)
+        first = max(first, self.start)
+        if first < stop:
+            self.windows.give(slots[first:stop], int(slots[first - 1]) if first else None)
 
     def checkpoint(self, node: TreeNode) -> None:
         """Nothing: a match can end wherever a window's tokens are there."""
@@ -66,7 +68,7 @@ class WindowHold:
         return slots[self.start : committed]
 
     def private(self, length: int, committed: int) -> int:
-        return length - max(committed, self.start)
+        return max(length - max(committed, self.start), 0)
 
     def still_takes(self, total: int, length: int, cached: int) -> int:
         """What it shares with others comes out of sight, so it counts for nothing."""

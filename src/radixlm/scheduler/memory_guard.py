@@ -118,9 +118,9 @@ class MemoryGuard:
             return True
         self._cache.pins.expire()
         leases = [(state.running_lease, n_new) for state, n_new in tokens]
-        slots = [(lease, lease.slots_needed(n_new)) for lease, n_new in leases]
-        return self._cache.has_room(sum(n_slots for _, n_slots in slots)) and all(
-            sum(lease.holds[index].takes(n_slots) for lease, n_slots in slots) <= each.available
+        slots = sum(lease.slots_needed(n_new) for lease, n_new in leases)
+        return self._cache.has_room(slots) and all(
+            sum(lease.takes(index, n_new) for lease, n_new in leases) <= each.available
             for index, each in enumerate(components)
         )
 

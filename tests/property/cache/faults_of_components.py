@@ -186,9 +186,9 @@ def a_state_of_its_own_is_not_given_back(release, self, committed, slots):
     release(self, committed, slots)
 
 
-@around(StateHold, "takes")
-def extend_does_not_ask_for_room_of_states(_takes, _self, _n_slots):
-    return 0
+@fault
+def extend_does_not_ask_for_room_of_states(patch: Patch) -> None:
+    patch.setattr(StateSlots, "available", property(lambda self: self.capacity))
 
 
 @around(StateSlots, "pin")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -18,6 +19,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = "radixlm"
+_PLACE = re.compile(rf"{TOP}(\.\w+)+:\w+")
+_IMPORT_BY_NAME = ("import_module", "__import__")
+_START = f"{TOP}.cli.start."  # its functions import by name, too
 
 
 class Function(NamedTuple):
@@ -79,6 +83,26 @@ class Module:
                 if target == TOP or target.startswith(TOP + "."):
                     yield OwnImport(target, getattr(node, "lineno", 0), id(node) in top_level)
 
+    def lazy_imports(self) -> Iterator[OwnImport]:
+        """Imports of ours by name: texts like `radixlm.module:name`, with a dot for the colon; and
+        calls such as `import_module`, as they are written where their argument is no text.
+        """
+        own = (item.target for item in self.own_imports())
+        functions = {*_IMPORT_BY_NAME, *(name.removeprefix(_START) for name in own)}
+        for node in ast.walk(self.tree):
+            target = None
+            if isinstance(node, ast.Constant) and _PLACE.fullmatch(str(node.value)):
+                target = str(node.value).replace(":", ".")
+            elif isinstance(node, ast.Call) and node.args and _called(node) in functions:
+                target = _imported(node)
+            if target is not None:
+                yield OwnImport(target, getattr(node, "lineno", 0), at_top=False)
+
+    def imports_to_judge(self) -> Iterator[OwnImport]:
+        """All imports whose module is known: the table says whether they may be."""
+        yield from self.own_imports()
+        yield from (item for item in self.lazy_imports() if item.target.startswith(TOP + "."))
+
     def _targets(self, node: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):
             return [alias.name for alias in node.names]
@@ -90,6 +114,20 @@ class Module:
             above = above[: len(above) - node.level + self.is_package]
             base = ".".join([*above, base] if base else above)
         return [f"{base}.{alias.name}" for alias in node.names]
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+
+
+def _imported(call: ast.Call) -> str | None:
+    """What a call imports by name; None for another library, and for texts found as such."""
+    argument = call.args[0]
+    if not isinstance(argument, ast.Constant):
+        return ast.unparse(call)
+    text = str(argument.value)
+    ours = text.partition(".")[0] in (TOP, "")  # or relative
+    return text if ours and not _PLACE.fullmatch(text) else None
 
 
 @dataclass(frozen=True)
@@ -116,9 +154,8 @@ class House:
         return cls(modules, may_import)
 
     def allows(self, package: str, other: str) -> bool:
-        """Whether one may import the other. A row that names `server` allows all of its floors."""
-        row = {package, *self.may_import.get(package, [])}
-        return other in row or other.partition(".")[0] in row - {package.partition(".")[0]}
+        """Whether one may import the other: `server` allows none of the floors `server.http` ..."""
+        return other in (package, *self.may_import.get(package, []))
 
     def packages(self) -> list[str]:
         """The rows that have source, in the table's order, then those it does not know."""
@@ -137,10 +174,10 @@ class House:
         return None
 
     def does_import(self, package: str) -> set[str]:
-        """The packages that a package's modules import, itself left out."""
+        """The packages that a package's modules import, at once or later, itself left out."""
         found = set()
         for module in self.of_package(package):
-            for target in (item.target for item in module.own_imports()):
+            for target in (item.target for item in module.imports_to_judge()):
                 other = self.modules.get(self.module_of(target) or "")
                 found.add(target if other is None else other.package or TOP)
         return found - {package}

@@ -1,11 +1,15 @@
-"""Print how big the house is and who imports whom: `python scripts/code_size.py`.
+"""Print how big the house is and who imports whom.
 
-Lines of code are lines that are neither blank nor only a comment; docstrings count. The reading
-of the source tree is shared with `tests/arch`, which enforces the limits.
+    python -m scripts.code_size [--sizes]
+
+--sizes: only the packages, their files and lines, and what their ceilings leave. Lines of code are
+lines that are neither blank nor only a comment; docstrings count. The reading of the source tree is
+shared with `tests/arch`, which enforces the limits.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
 import re
@@ -58,7 +62,7 @@ class Module:
     def lines(self) -> int:
         return len(self.text.splitlines())
 
-    @property
+    @cached_property
     def code_lines(self) -> int:
         skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT}
         skipped |= {tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
@@ -132,15 +136,19 @@ def _imported(call: ast.Call) -> str | None:
 
 @dataclass(frozen=True)
 class House:
-    """All modules below src/radixlm, and the table of what may import what."""
+    """All modules below src/radixlm, the table of what may import what, and how many lines of code
+    each package may have.
+    """
 
     modules: Mapping[str, Module]
     may_import: Mapping[str, list[str]]
+    line_ceilings: Mapping[str, int]
 
     @classmethod
     def read(cls, root: Path) -> House:
         settings: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text())
-        may_import = settings["tool"]["radixlm"]["may_import"]
+        tables = settings["tool"]["radixlm"]
+        may_import = tables["may_import"]
         source = root / "src" / TOP
         modules = {}
         for path in sorted(source.rglob("*.py")):
@@ -151,7 +159,7 @@ class House:
             modules[name] = Module(
                 name, package, path.relative_to(root), is_package, path.read_text()
             )
-        return cls(modules, may_import)
+        return cls(modules, may_import, tables["line_ceilings"])
 
     def allows(self, package: str, other: str) -> bool:
         """Whether one may import the other: `server` allows none of the floors `server.http` ..."""
@@ -162,6 +170,11 @@ class House:
         found = {module.package for module in self.modules.values()} - {None}
         known = [name for name in self.may_import if name in found]
         return known + sorted(str(name) for name in found if name not in self.may_import)
+
+    def parts(self) -> dict[str, list[Module]]:
+        """Every module once: by package, and the top package's own as `__init__`."""
+        named = {name: self.of_package(name) for name in self.packages()}
+        return {**named, "__init__": self.of_package(None)}
 
     def of_package(self, package: str | None) -> list[Module]:
         return [module for module in self.modules.values() if module.package == package]
@@ -196,23 +209,31 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     lines = []
     for row in [header, ["-" * width for width in widths], *rows]:
         cells = [
-            cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
+            cell.rjust(width) if cell.lstrip("-")[:1].isdigit() else cell.ljust(width)
             for cell, width in zip(row, widths, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
-def size_rows(house: House) -> list[list[str]]:
-    rows = []
-    named = [(name, house.of_package(name)) for name in house.packages()]
-    everything = list(house.modules.values())
-    for name, modules in [*named, ("__init__", house.of_package(None)), ("total", everything)]:
-        longest = max((f.lines for module in modules for f in module.functions()), default=0)
-        code = sum(module.code_lines for module in modules)
-        longest_file = max((module.lines for module in modules), default=0)
-        rows.append([name, f"{len(modules)}", f"{code:,}", f"{longest_file}", f"{longest}"])
-    return rows
+def size_table(house: House) -> str:
+    """Of each package: files, lines of code, its ceiling and what that leaves, the lines of its
+    longest file and function.
+    """
+    rows = [_size_row(name, modules, house) for name, modules in house.parts().items()]
+    rows.append(_size_row("total", list(house.modules.values()), house))
+    header = ["package", "files", "lines of code", "ceiling", "left", "longest file", "function"]
+    return table(header, rows)
+
+
+def _size_row(name: str, modules: list[Module], house: House) -> list[str]:
+    code = sum(module.code_lines for module in modules)
+    ceilings = house.line_ceilings
+    most = sum(ceilings.values()) if name == "total" else ceilings.get(name, 0)
+    file = max((module.lines for module in modules), default=0)
+    function = max((f.lines for module in modules for f in module.functions()), default=0)
+    numbers = (len(modules), code, most, most - code, file, function)
+    return [name, *(f"{number:,}" for number in numbers)]
 
 
 def longest(house: House) -> str:
@@ -254,16 +275,15 @@ def _words(page: Path) -> int:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", action="store_true", help="only the sizes of packages")
+    options = parser.parse_args()
     house = House.read(ROOT)
-    print(
-        table(["package", "files", "lines of code", "longest file", "function"], size_rows(house))
-    )
-    print()
-    print(longest(house))
-    print()
-    print(table(["package", "imports"], arch_rows(house)))
-    print()
-    print(table(["page", "words"], word_rows(ROOT)))
+    parts = [size_table(house), longest(house)]
+    if not options.sizes:
+        parts += [table(["package", "imports"], arch_rows(house))]
+        parts += [table(["page", "words"], word_rows(ROOT))]
+    print("\n\n".join(parts))
 
 
 if __name__ == "__main__":

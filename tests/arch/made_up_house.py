@@ -11,9 +11,15 @@ TABLE = {"core": [], "cache": ["core"], "engine": ["cache"], "cli": ["engine"]}
 
 
 def build(root: Path, files: dict[str, str], table: dict[str, list[str]] | None = None) -> House:
-    """A house with these files below src/radixlm; every folder gets an empty `__init__`."""
-    rows = "".join(f"{name} = {json.dumps(row)}\n" for name, row in (table or TABLE).items())
-    (root / "pyproject.toml").write_text("[tool.radixlm.may_import]\n" + rows)
+    """Write a house with these files below src/radixlm; every folder gets an empty `__init__`, and
+    every package of the table may have ten lines.
+    """
+    table = table or TABLE
+    rows = "".join(f"{name} = {json.dumps(row)}\n" for name, row in table.items())
+    ceilings = "".join(f"{name} = 10\n" for name in [*table, "__init__"])
+    (root / "pyproject.toml").write_text(
+        f"[tool.radixlm.may_import]\n{rows}[tool.radixlm.line_ceilings]\n{ceilings}"
+    )
     good = {
         "core/keys.py": "def f():\n    return 1\n",
         "cache/tree.py": "from radixlm.core.keys import f\n",

@@ -136,6 +136,24 @@ def functions_are_short(house: House) -> Iterator[str]:
                 )
 
 
+def packages_stay_below_their_ceilings(house: House) -> Iterator[str]:
+    """The sum of the ceilings is the size that the house may have."""
+    where = "[tool.radixlm.line_ceilings]"
+    parts = house.parts()
+    for name, modules in parts.items():
+        lines, most = sum(module.code_lines for module in modules), house.line_ceilings.get(name)
+        if most is None:
+            yield f"{name} has no row in {where}: it has {lines} lines of code"
+        elif lines > most:
+            yield (
+                f"{name} has {lines} lines of code, {most} are allowed: take lines away, or raise "
+                f"its row in {where} and say why in the commit"
+            )
+    for name in house.line_ceilings:
+        if name not in parts:
+            yield f"row {name} of {where} has no package: remove it"
+
+
 RULES = (
     imports_follow_the_table,
     every_package_is_in_the_table,
@@ -149,6 +167,7 @@ RULES = (
     futures_are_completed_in_one_file,
     files_are_short,
     functions_are_short,
+    packages_stay_below_their_ceilings,
 )
 
 

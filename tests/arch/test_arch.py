@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.code_size import ROOT, House, arch_rows, longest, size_rows
+from scripts.code_size import ROOT, House, arch_rows, longest, size_table
 from tests.arch import rules
 from tests.arch.made_up_house import TABLE, build
 
@@ -189,6 +189,21 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
         {"core/bad.py": "class A:\n" + "".join(f"    {x}\n" for x in LONG.splitlines())},
         "f has 61 lines",
     ),
+    (
+        rules.packages_stay_below_their_ceilings,
+        {"core/bad.py": "# no code\n\n" + "x = 1\n" * 9},
+        "core has 11 lines of code, 10 are allowed: take lines away, or raise its row",
+    ),
+    (
+        rules.packages_stay_below_their_ceilings,
+        {"__init__.py": "x = 1\n" * 11},
+        "__init__ has 11 lines of code, 10 are allowed",
+    ),
+    (
+        rules.packages_stay_below_their_ceilings,
+        {"tools/x.py": "x = 1\n"},
+        "tools has no row in [tool.radixlm.line_ceilings]: it has 1 lines of code",
+    ),
 ]
 
 
@@ -216,8 +231,12 @@ def test_the_table_rule_bites(table: dict[str, list[str]], message: str, tmp_pat
 
 
 def test_a_row_without_a_package_is_found(tmp_path: Path) -> None:
-    found = list(rules.allowances_are_used(build(tmp_path, {}, {**TABLE, "attic": []})))
-    assert found == ["row attic of [tool.radixlm.may_import] has no package: remove it"]
+    house = build(tmp_path, {}, {**TABLE, "attic": []})
+    found = [*rules.allowances_are_used(house), *rules.packages_stay_below_their_ceilings(house)]
+    assert found == [
+        f"row attic of [tool.radixlm.{name}] has no package: remove it"
+        for name in ("may_import", "line_ceilings")
+    ]
 
 
 def test_every_rule_has_been_shown_to_bite() -> None:
@@ -242,9 +261,9 @@ def test_the_torch_check_bites(text: str, tmp_path: Path) -> None:
 def test_the_report(tmp_path: Path) -> None:
     text = '"""Doc."""\n\n# comment\n\n\ndef f():\n    return (1,\n\n            2)  # end\n'
     house = build(tmp_path, {"core/keys.py": text, "core/bad.py": "from radixlm.cache import x\n"})
-    rows = {row[0]: row[1:] for row in size_rows(house)}
-    assert rows["core"] == ["3", "5", "9", "4"]
-    assert rows["total"][0] == "10"
+    rows = {line.split()[0]: line.split()[1:] for line in size_table(house).splitlines()}
+    assert rows["core"] == ["3", "5", "10", "5", "9", "4"]
+    assert rows["total"][:4] == ["10", "13", "50", "37"]
     assert "keys.py: 9 lines" in longest(house)
     assert ["core", "cache (!)"] in arch_rows(house)
     assert ["cache", "core"] in arch_rows(house)

@@ -26,7 +26,7 @@ endef
 # Where bytecode may not be kept, every process compiles all that it imports: ten seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install develop serve deploy test check lint types quick bench gpu-check gpu-check-wheels wheel lint-deploy clients sglang-frontend clean
+.PHONY: install develop serve deploy test check commits lint types quick bench gpu-check gpu-check-wheels wheel lint-deploy clients sglang-frontend clean
 
 install: $(SERVING)
 
@@ -62,7 +62,12 @@ test: $(DEVELOPING)
 
 # Side by side: mypy works in one process, for a minute where it has no cache.
 check: $(DEVELOPING)
-	$(MAKE) --no-print-directory --jobs=3 lint types quick
+	$(MAKE) --no-print-directory --jobs=4 commits lint types quick
+	$(BIN)/python -m scripts.code_size --sizes
+
+# Needs no environment: what is wrong with a message is known before anything is installed.
+commits:
+	$(PYTHON) -m scripts.check_commits
 
 lint: $(DEVELOPING)
 	$(BIN)/ruff format --check .

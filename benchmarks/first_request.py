@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import show_rows
-from benchmarks.served import PATIENCE, RADIXLM, free_port
+from benchmarks.served import PATIENCE, RADIXLM
+from radixlm.testing.ports import free_port
 
 REQUESTS = 10
 LATER = 5

@@ -28,7 +28,8 @@ from typing import Any
 import httpx
 
 from benchmarks.rows import show_rows
-from benchmarks.served import PATIENCE, free_port
+from benchmarks.served import PATIENCE
+from radixlm.testing.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 Row = dict[str, Any]

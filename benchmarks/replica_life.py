@@ -25,8 +25,8 @@ from pathlib import Path
 import httpx
 
 from benchmarks.asking import Asking
-from benchmarks.served import free_port
 from radixlm.testing.deployed import Deployed, serving, until
+from radixlm.testing.ports import free_port
 from radixlm.testing.reference import make_checkpoint
 
 _PROMPTS = [f"{name} went to the market and" for name in ("Anna", "Ben", "Clara", "David")]

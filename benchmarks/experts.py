@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.rows import show_rows
 from radixlm.bench.machine import Timing, median_of_turns
 from radixlm.layers.compiled import TensorOptions
-from radixlm.layers.experts import ExpertMLP, Router
+from radixlm.layers.experts import ExpertMLP, ExpertRouter
 from radixlm.layers.mlps import MLP
 from radixlm.layers.ways import one_way
 
@@ -47,10 +47,10 @@ SHAPES = {
 }
 
 
-def make(sizes: Sizes, dtype: torch.dtype) -> tuple[Router, ExpertMLP]:
+def make(sizes: Sizes, dtype: torch.dtype) -> tuple[ExpertRouter, ExpertMLP]:
     """A layer, and what chooses in it."""
     options = TensorOptions(dtype, torch.device("cpu"))
-    router = Router(
+    router = ExpertRouter(
         sizes.hidden, sizes.experts, options, name="gate", chosen=sizes.chosen, renormalised=True
     )
     experts = [MLP(sizes.hidden, sizes.size, options, bias=False) for _ in range(sizes.experts)]
@@ -87,7 +87,7 @@ def main() -> int:
 @torch.inference_mode()
 def measured(
     sizes: Sizes,
-    router: Router,
+    router: ExpertRouter,
     layer: ExpertMLP,
     rows: int,
     dtype: torch.dtype,

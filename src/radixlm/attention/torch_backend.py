@@ -58,7 +58,7 @@ class TorchBackend:
         )
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """See `Backend`."""
+        """See `AttentionBackend`."""
         return by_layer(
             plan,
             self._windows,
@@ -94,7 +94,8 @@ class TorchAttention:
         .  .  .  .  .  .          ('.' may be read, x not)
 
     pool: receives the new tokens' keys and values, then is read.
-    table, slots: see `Backend`. group_tokens, cap: see `TorchBackend`. window, own: see `by_layer`.
+    table, slots: see `AttentionBackend`. group_tokens, cap: see `TorchBackend`. window, own: see
+    `by_layer`.
     """
 
     def __init__(

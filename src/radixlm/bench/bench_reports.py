@@ -15,7 +15,7 @@ from radixlm.bench.frontend_programs import AT_ONCE, FrontendRow
 from radixlm.bench.paper_run import Row
 from radixlm.bench.tables import GRAY, GREEN, SMALL, percent, print_table, say, two_panels
 from radixlm.core.errors import counted
-from radixlm.layers.ways import COUNTS, Shape, Times, choose
+from radixlm.layers.ways import COUNTS, GemmShape, Times, choose
 
 # Below this rate there is nothing to share but chance, and a ratio of it says nothing.
 _WORTH_SHARING = 0.001
@@ -88,7 +88,7 @@ def share_of_bound(row: Row | FrontendRow) -> float | None:
     return row.hit_rate / row.best_hit_rate if row.best_hit_rate >= _WORTH_SHARING else None
 
 
-def show_products(title: str, found: Mapping[Shape, Times]) -> None:
+def show_products(title: str, found: Mapping[GemmShape, Times]) -> None:
     """Microseconds of each way by rows; `*` marks what is taken."""
     groups = []
     for shape, times in found.items():
@@ -109,7 +109,7 @@ def show_products(title: str, found: Mapping[Shape, Times]) -> None:
     print_table(f"{title}: microseconds of a product", columns, groups, left=2)
 
 
-def products_summary(found: Mapping[Shape, Times]) -> dict[str, Any]:
+def products_summary(found: Mapping[GemmShape, Times]) -> dict[str, Any]:
     """steps: the way up to each number of rows."""
     return {
         "benchmark": "kernels",

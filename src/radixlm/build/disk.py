@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from radixlm.build.store_facts import Source
+from radixlm.build.store_facts import EngineFacts
 from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, DiskStoreError
@@ -40,7 +40,7 @@ class Disk:
         self,
         config: EngineConfig,
         folder: str,
-        source: Source,
+        source: EngineFacts,
         pool: KVPool,
         send: Callable[[Report], None],
         *,

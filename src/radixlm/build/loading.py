@@ -16,9 +16,9 @@ import torch
 from radixlm.build.chosen import chosen, reached_of
 from radixlm.build.model_impl import by_transformers, load_foreign
 from radixlm.build.places import open_places
-from radixlm.build.rank_setup import Beside, ParallelRanks, start_ranks
+from radixlm.build.rank_setup import BackgroundWorkers, ParallelRanks, start_ranks
 from radixlm.build.resolve import resolve_context, resolve_threads
-from radixlm.build.store_facts import Source
+from radixlm.build.store_facts import EngineFacts
 from radixlm.build.warming import warm_up
 from radixlm.build.windows import Windows
 from radixlm.cache import EvictionPolicy, RadixCache, make_policy
@@ -158,7 +158,7 @@ def _load(
     sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
-    source = Source(files, weights, model.config, threads)
+    source = EngineFacts(files, weights, model.config, threads)
     places = open_places(config, source, pool, inbox.put, progress=progress)
     runner, adapters = _runner(config, model, pool, table, device, ranks)
     eos = _ends(model_config, tokenizer)
@@ -195,7 +195,7 @@ def _load(
     core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
     team().leave()  # from here on the engine's thread computes
     most = config.max_queued_requests
-    beside = places if ranks is None else Beside(places, ranks, inbox)
+    beside = places if ranks is None else BackgroundWorkers(places, ranks, inbox)
     client = EngineClient(
         core, processor, max_queued_requests=most, inbox=inbox, places=beside, adapters=adapters
     )

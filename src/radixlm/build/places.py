@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from radixlm.build.disk import Disk
 from radixlm.build.host import Host
-from radixlm.build.store_facts import Source
+from radixlm.build.store_facts import EngineFacts
 from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.moves import Report
@@ -50,7 +50,7 @@ class Places(NamedTuple):
 
 def open_places(
     config: EngineConfig,
-    source: Source,
+    source: EngineFacts,
     pool: KVPool,
     send: Callable[[Report], None],
     *,

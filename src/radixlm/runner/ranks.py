@@ -105,7 +105,7 @@ class Rank:
         return None
 
 
-class Ranks:
+class RankProcesses:
     """All but this one, from their start to `stop`. Raises ConfigError and ModelError of theirs
     while they load.
     """
@@ -247,7 +247,7 @@ def _nobody(_reason: str) -> None:
 class LeadingRunner:
     """Rank 0's steps, which the other ranks compute beside it (an engine's `Runner`)."""
 
-    def __init__(self, runner: ModelRunner, ranks: Ranks) -> None:
+    def __init__(self, runner: ModelRunner, ranks: RankProcesses) -> None:
         self._runner, self._ranks = runner, ranks
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
@@ -263,7 +263,7 @@ class LeadingRunner:
 
 
 def leading(
-    model: Model, pool: KVPool, table: ReqToTokenPool, device: torch.device, ranks: Ranks
+    model: Model, pool: KVPool, table: ReqToTokenPool, device: torch.device, ranks: RankProcesses
 ) -> LeadingRunner:
     """Rank 0's runner, when the others have joined. What a failed request leaves is sound where it
     is in all pools.

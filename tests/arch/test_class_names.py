@@ -15,27 +15,20 @@ STILL_DOUBLE = frozenset(
     {
         "Ask",
         "Block",
-        "Branch",
         "CacheFields",
         "Conversation",
         "Finished",
-        "Found",
-        "Held",
         "Load",
-        "Loads",
         "Measured",
-        "News",
         "Plan",
         "Reader",
         "Row",
-        "Session",
         "Side",
         "Store",
         "Totals",
         "Usage",
         "_Choice",
         "_Held",
-        "_Node",
     }
 )
 

@@ -12,7 +12,7 @@ from radixlm.core.reports import TreeQuery
 from radixlm.core.request import Namespace
 from radixlm.routing.prefix_map import PrefixMap
 from radixlm.routing.report_book import Report
-from radixlm.routing.router import Choice, Offer, Router, Why
+from radixlm.routing.router import Offer, ReplicaChoice, Router, Why
 
 # A replica that has reported nothing for this long is not chosen; after the longer time it is gone.
 SILENT_SECONDS = 5.0
@@ -60,7 +60,7 @@ class FrontDesk:
         max_tokens: int | None,
         among: Collection[str],
         tokenizer: str = "",
-    ) -> Choice:
+    ) -> ReplicaChoice:
         """As Router.choose, of those that are heard of and have this tokenizer, and the namespace's
         adapter: while a model is replaced by another there are replicas of both.
         """

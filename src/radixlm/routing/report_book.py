@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from radixlm.core.keys import Key
 from radixlm.core.reports import TreeChange, TreeSnapshot
 from radixlm.core.request import GenerateRequest, Namespace
-from radixlm.routing.feed import News, Position, TreeFeed
+from radixlm.routing.feed import FeedUpdate, Position, TreeFeed
 
 # While the router is away; of more it learns with the next whole tree.
 MOST_TO_SETTLE = 10_000
@@ -27,7 +27,7 @@ class Report(NamedTuple):
 
     replica: str
     capacity: int
-    news: Sequence[News] = ()
+    news: Sequence[FeedUpdate] = ()
     began: Sequence[str] = ()
     ended: Sequence[tuple[str, int | None]] = ()
     at: Position | None = None
@@ -51,7 +51,7 @@ class ReportBook:
         self._blank = Report(replica, capacity, tokenizer=tokenizer, adapters=adapters)
         self._feed = TreeFeed(secrets.token_hex(8))
         self.whole_reported = False
-        self._news: list[News] = []
+        self._news: list[FeedUpdate] = []
         self._began: list[str] = []
         self._ended: list[tuple[str, int | None]] = []
         self._under_way: set[str] = set()

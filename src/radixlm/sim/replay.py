@@ -15,9 +15,9 @@ from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
 from radixlm.sim.bounds import History
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import Costs
-from radixlm.sim.machine_choice import Alone, ByTokens, Routing
+from radixlm.sim.machine_choice import Alone, ByTokens, MachineRouting
 from radixlm.sim.sim_disk import DiskSize
 from radixlm.sim.sim_machine import Machine
 
@@ -41,12 +41,12 @@ def scaled(config: EngineConfig, scale: int) -> EngineConfig:
 class _UnderWay:
     """place: of the call in its session."""
 
-    session: Session
+    session: TraceSession
     place: int
     arrived: float
 
     @property
-    def call(self) -> Call:
+    def call(self) -> TraceCall:
         return self.session.calls[self.place]
 
 
@@ -82,7 +82,7 @@ class Replay:
         scale: int = 1,
         disk: DiskSize | None = None,
         replicas: int = 1,
-        routing: Callable[[Sequence[Machine]], Routing] | None = None,
+        routing: Callable[[Sequence[Machine]], MachineRouting] | None = None,
         done: Callable[[], object] = lambda: None,
     ) -> None:
         config = scaled(config, scale)
@@ -100,13 +100,13 @@ class Replay:
         self.history = History(self.machines[0].core.cache.page_size)
         self._numbers = count()
         # Calls that are going to come: time, number, session, place.
-        self._due: list[tuple[float, int, Session, int]] = []
+        self._due: list[tuple[float, int, TraceSession, int]] = []
         # Machines with work: when their last step ends, place, what it gives then.
         self._busy: list[tuple[float, int, Sequence[RequestOutput]]] = []
         self._under_way: dict[str, _UnderWay] = {}
         self._first_tokens: dict[str, float] = {}
-        self._coming: Iterator[Session] = iter(())
-        self._next: Session | None = None
+        self._coming: Iterator[TraceSession] = iter(())
+        self._next: TraceSession | None = None
         self._open = 0
         self._now = 0.0
         self._knows_next_time = False
@@ -127,7 +127,7 @@ class Replay:
         """From the trace's begin to the last answer."""
         return max(machine.clock.now() for machine in self.machines)
 
-    def run(self, sessions: Iterable[Session]) -> None:
+    def run(self, sessions: Iterable[TraceSession]) -> None:
         """All of them, to the last answer. Those with times must come in their order."""
         self._coming = iter(sessions)
         self._next = next(self._coming, None)
@@ -168,7 +168,7 @@ class Replay:
                 self._push(session.at, session, 0)
             self._next = next(self._coming, None)
 
-    def _push(self, at: float, session: Session, place: int) -> None:
+    def _push(self, at: float, session: TraceSession, place: int) -> None:
         heappush(self._due, (at, next(self._numbers), session, place))
 
     def _arrive(self) -> None:
@@ -239,7 +239,7 @@ class Replay:
             self._look_ahead()
 
 
-def _request(name: str, call: Call) -> GenerateRequest:
+def _request(name: str, call: TraceCall) -> GenerateRequest:
     """Where its answer may have had more tokens, its last one ends it, as an end of text does."""
     tokens, last = call.answer.size, int(call.answer[-1])
     ends = call.max_tokens > tokens and last not in call.answer[:-1]

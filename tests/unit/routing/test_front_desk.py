@@ -8,7 +8,7 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import FrontDesk, Held, News, Position, Report
+from radixlm.routing import FeedUpdate, FrontDesk, Position, Report, ResidentPrefix
 from radixlm.routing.front_desk import GONE_SECONDS, LOST_SECONDS, SILENT_SECONDS
 
 HERE = Namespace()
@@ -20,7 +20,7 @@ class Scene:
         self.clock = VirtualClock()
         self.desk = FrontDesk(self.clock)
         self.names = names
-        self.speak(*names, news=[News(Position("epoch", 0, 0), whole=True, changes=[])])
+        self.speak(*names, news=[FeedUpdate(Position("epoch", 0, 0), whole=True, changes=[])])
 
     def speak(self, *names: str, **what) -> list[bool]:
         return [self.desk.report(Report(name, 1_000, **what)) for name in names]
@@ -34,13 +34,15 @@ class Scene:
 
 def test_a_replica_that_is_not_known_must_report_all_it_holds():
     scene = Scene("a")
-    change = News(Position("epoch", 0, 0), whole=False, changes=[Held(HERE, PROMPT)])
+    change = FeedUpdate(
+        Position("epoch", 0, 0), whole=False, changes=[ResidentPrefix(HERE, PROMPT)]
+    )
     assert scene.speak("a", news=[change]) == [True]
     assert scene.choose().cached == 100
     restarted = Scene()
     assert restarted.speak("a", news=[change._replace(at=change.at.next)]) == [False]
     assert restarted.speak("a") == [False]
-    whole = News(Position("epoch", 0, 2), whole=True, changes=[])
+    whole = FeedUpdate(Position("epoch", 0, 2), whole=True, changes=[])
     assert restarted.speak("a", news=[whole]) == [True]
     assert restarted.speak("a", at=whole.at) == [True]
     assert restarted.speak("a", at=whole.at.next) == [False], "a change was lost"

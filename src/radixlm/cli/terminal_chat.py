@@ -26,7 +26,7 @@ def talk(model: str | None, params: SamplingParams, system: str | None, **option
     with contextlib.suppress(ImportError):  # line editing, where the system has it
         importlib.import_module("readline")
     with Engine(model, **options) as engine:
-        conversation = Conversation(engine, params, system)
+        conversation = ChatHistory(engine, params, system)
         click.secho(
             f"{engine.info.name}: Ctrl-C stops an answer, /clear forgets, Ctrl-D leaves.", dim=True
         )
@@ -41,7 +41,7 @@ def talk(model: str | None, params: SamplingParams, system: str | None, **option
                 _take_turn(conversation, line)
 
 
-class Conversation:
+class ChatHistory:
     """The messages so far; each turn sends them all, and the cache makes that cheap."""
 
     def __init__(self, engine: Engine, params: SamplingParams, system: str | None = None) -> None:
@@ -84,7 +84,7 @@ class Conversation:
                 click.echo(output.text, nl=False)
 
 
-def _take_turn(conversation: Conversation, line: str) -> None:
+def _take_turn(conversation: ChatHistory, line: str) -> None:
     begun = time.monotonic()
     try:
         output = conversation.ask(line)

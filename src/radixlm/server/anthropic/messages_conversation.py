@@ -156,11 +156,11 @@ class _Turns:
                 self.thread.result(block.tool_use_id, content, f"{path}.tool_use_id")
                 parts = block.content if isinstance(content, list) else None
                 for place, part in enumerate(parts or ()):
-                    if isinstance(part, blocks.Block):
+                    if isinstance(part, blocks.ContentBlock):
                         self._stands("part", place, part)
                 self._stands("part", max(len(parts or ()) - 1, 0), block)
 
-    def _stands(self, kind: Literal["part", "call"], at: int, block: blocks.Block) -> None:
+    def _stands(self, kind: Literal["part", "call"], at: int, block: blocks.ContentBlock) -> None:
         """A block is the last of the messages so far, at this place."""
         self.last = PrefixEnd(kind, at, len(self.thread) - 1)
         if block.mark is not None:

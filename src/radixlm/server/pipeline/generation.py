@@ -30,7 +30,7 @@ from radixlm.observe.causes import Finding, Outline, find
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.pipeline.answer_memory import Asked
 from radixlm.server.pipeline.metrics import RequestTimes
-from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheFields
+from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheParams
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import CacheReport, CacheReported, as_report
 
@@ -69,7 +69,7 @@ class Generation:
         request_id: str,
         keys: Sequence[Key],
         params: Sequence[SamplingParams],
-        fields: CacheFields,
+        fields: CacheParams,
         tenant: str,
         *,
         n: int = 1,
@@ -143,7 +143,7 @@ class Generation:
         return bool(self.prompt_only) and self.prompt_only[choice // self.n]
 
 
-def _passed_over(service: Service, fields: CacheFields) -> list[str]:
+def _passed_over(service: Service, fields: CacheParams) -> list[str]:
     """What is said of unknown fields, also in the log."""
     said = [
         f"{path!a:.200} is not a field that is known here; it is passed over"

@@ -39,7 +39,7 @@ from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.metrics import Counted, Metrics
 from radixlm.server.pipeline.notices import Notices
-from radixlm.server.pipeline.protocol import CacheFields
+from radixlm.server.pipeline.protocol import CacheParams
 from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.text.chat_template import ChatTemplate
@@ -224,7 +224,7 @@ class Service:
         """What `model` may be: the model, and it with each adapter."""
         return (self.model_name, *self.engine.adapters.named)
 
-    def namespace_of(self, fields: CacheFields) -> Namespace:
+    def namespace_of(self, fields: CacheParams) -> Namespace:
         """What a request says of what it may share, with the adapter that it names as `lora_path`,
         or as its model. Raises InvalidRequestError for one that is not loaded.
         """

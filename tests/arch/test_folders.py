@@ -13,6 +13,7 @@ from scripts.code_size import ROOT
 FORBIDDEN = {
     "tests": "benchmarks",
     "benchmarks": "tests",
+    "fuzz": "tests",
     "scripts": "tests",
     "examples": "tests",
     "src": "tests",

@@ -1,6 +1,6 @@
 """`kill -9` at random moments while a disk cache is written, again and again: never a wrong answer.
 
-    python -m benchmarks.disk_kills [--kills 100] [--seconds 500] [--so-far kills.json]
+    python -m fuzz.disk_kills [--kills 100] [--seconds 500] [--so-far kills.json]
 
 `radixlm serve --deterministic --disk-write-policy all` with a random tiny model, beside a server
 without any cache, whose answers are right. Each round starts the first server on the same folder
@@ -30,12 +30,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.disk_lab import ALONE, AT_ONCE, GROUPS, KV_TOKENS, Lab, Score, balanced
 from benchmarks.disk_servers import Model
 from benchmarks.peer_client import Reply
 from benchmarks.peer_workloads import Ask
 from benchmarks.rows import show_rows
 from benchmarks.served import Served, serving
+from fuzz.disk_lab import ALONE, AT_ONCE, GROUPS, KV_TOKENS, Lab, Score, balanced
 from radixlm.memory.store_care import verify
 
 Round = tuple[list[Ask], list[Reply]]

@@ -1,6 +1,6 @@
 """Does a damaged disk cache ever give a wrong block, or end the process?
 
-    python -m benchmarks.damaged_store [--rounds 1000] [--kills 100] [--seed 0]
+    python -m fuzz.damaged_store [--rounds 1000] [--kills 100] [--seed 0]
 
 Each round damages one file of a copy of a small store (bits turned, cut, a stretch overwritten),
 before it is opened or while it is open, and reads all: what is right to come out is each block's
@@ -199,7 +199,7 @@ def killed(kills: int, seed: int) -> dict[str, int]:
     draw, found = random.Random(seed), 0
     with tempfile.TemporaryDirectory() as root:
         folder = Path(root) / "store"
-        command = [sys.executable, "-m", "benchmarks.damaged_store", WRITER, str(folder)]
+        command = [sys.executable, "-m", "fuzz.damaged_store", WRITER, str(folder)]
         for number in tqdm(range(kills), disable=None):
             with subprocess.Popen([*command, str(number * 1000)], stdout=subprocess.PIPE) as child:
                 assert child.stdout is not None

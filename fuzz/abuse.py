@@ -1,6 +1,6 @@
 """Random traffic on a server whose cache is abused between its starts: never a wrong answer.
 
-    python -m benchmarks.abuse [--minutes 10] [--round-seconds 20] [--seed 0]
+    python -m fuzz.abuse [--minutes 10] [--round-seconds 20] [--seed 0]
 
 `radixlm serve` with a random tiny model in float32, a pool for a few of its prompts, host
 memory, a disk cache and three adapters' names. A server without any cache answers all first; its
@@ -31,12 +31,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.disk_lab import balanced
 from benchmarks.disk_servers import Model
 from benchmarks.peer_workloads import Draw
 from benchmarks.rows import show_rows
 from benchmarks.served import Served, serving
 from benchmarks.wire import BrokenAnswerError, Connection, Pool, request_bytes
+from fuzz.disk_lab import balanced
 from radixlm.testing.peft_adapters import make_adapter
 
 BEGINNINGS, ENDS, SHARED, OWN, OUT = 24, 6, 400, 40, 24

@@ -1,4 +1,4 @@
-"""Ways in which models write calls wrong, for `benchmarks.crooked_calls`.
+"""Ways in which models write calls wrong, for `fuzz.crooked_calls`.
 
 A damage makes another sample of one, with what is still right to read of it, or None where it does
 not apply. Texts are changed outside of the values, whose places are known by what they are.

@@ -1,4 +1,4 @@
-"""benchmarks/crooked_calls.py: how it judges, what it damages, and what is read of that."""
+"""fuzz/crooked_calls.py: how it judges, what it damages, and what is read of that."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from benchmarks.call_damage import DAMAGES, Sample
-from benchmarks.crooked_calls import (
+from benchmarks.template_calls import WEATHER, Found, Read, Turn
+from fuzz.call_damage import DAMAGES, Sample
+from fuzz.crooked_calls import (
     WRONG,
     damaged,
     fuzz,
@@ -18,7 +19,6 @@ from benchmarks.crooked_calls import (
     sample_of,
     source_of,
 )
-from benchmarks.template_calls import WEATHER, Found, Read, Turn
 
 FORMATS = [str(origin) for origin in origins(None)[0]]
 SAMPLE = Sample(Turn((WEATHER,)), "", "…", lambda turn: None)

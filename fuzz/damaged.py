@@ -1,6 +1,6 @@
 """Do damaged checkpoints end in an error of ours, in bounded time and memory?
 
-    python -m benchmarks.damaged [--format compressed-tensors] [--files 10000] [--seed 0]
+    python -m fuzz.damaged [--format compressed-tensors] [--files 10000] [--seed 0]
 
 Each round writes a small folder with one file damaged (bits turned, cut, spliced, its header or an
 object of its JSON changed), and serves it as far as that goes: config, weights, one step. What is

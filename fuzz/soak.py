@@ -1,6 +1,6 @@
 """The real server under tens of thousands of requests that misbehave: what leaks, hangs or grows.
 
-    python -m benchmarks.soak [--requests 20000] [--clients 48]
+    python -m fuzz.soak [--requests 20000] [--clients 48]
 
 `radixlm serve` with the demo model and a pool of a tenth of what its users come with. Chats,
 completions and /generate, streamed and whole, text and ids, one choice or two; /tokenize, /health,
@@ -27,8 +27,8 @@ from tqdm import tqdm
 from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import Served, Trace, serving, traced
-from benchmarks.soak_traffic import Ask, Traffic
 from benchmarks.wire import Answer, BrokenAnswerError, Connection, Pool, request_bytes
+from fuzz.soak_traffic import Ask, Traffic
 from radixlm.text.model_folder import DEMO_MODEL
 from radixlm.text.tokenizer import Tokenizer
 

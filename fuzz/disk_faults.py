@@ -1,17 +1,17 @@
 """Never a wrong token, never a stuck request: a disk that fails while a server uses it.
 
-    python -m benchmarks.disk_faults [--faults full,deleted,permission,slow,hangs,clock,damaged]
+    python -m fuzz.disk_faults [--faults full,deleted,permission,slow,hangs,clock,damaged]
 
 `radixlm serve --deterministic --disk-write-policy all` with a random tiny model, beside a server
 without any cache, whose answers are right. In the middle of a load of prompts, some of which share
 long beginnings: no file may grow any more (RLIMIT_FSIZE); the folder is deleted; the folder and its
 files may not be read or written any more (as root only without CAP_DAC_OVERRIDE, which setpriv
 takes away); each call on the folder's files takes 0.3 s; or 60 s; the wall clock jumps by days and
-back (the last three by benchmarks/faulty_calls.c, which needs a C compiler). `damaged`: before each
+back (the last three by fuzz/faulty_calls.c, which needs a C compiler). `damaged`: before each
 of several later starts something else is put in the index's place. All answers have to be right,
 the server has to start and to go on, to warn where it writes no more, and to have all slots back
 while the fault lasts. `seconds`: of the slowest answer while it lasted. What kills do:
-benchmarks/disk_kills.py. Ends in one JSON line.
+fuzz/disk_kills.py. Ends in one JSON line.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from benchmarks.damaged_store import IN_ITS_PLACE
-from benchmarks.disk_lab import ALONE, AT_ONCE, KV_TOKENS, Lab, Score, balanced
 from benchmarks.disk_servers import Model, whole
 from benchmarks.rows import show_rows
 from benchmarks.served import Served, serving
+from fuzz.damaged_store import IN_ITS_PLACE
+from fuzz.disk_lab import ALONE, AT_ONCE, KV_TOKENS, Lab, Score, balanced
 
 _CAPABILITIES = "-dac_override,-dac_read_search"
 # Where rights are for root, too.
@@ -161,7 +161,7 @@ def _mend(folder: Path) -> None:
 
 
 def compiled(place: Path) -> Path:
-    """benchmarks/faulty_calls.c as a library."""
+    """fuzz/faulty_calls.c as a library."""
     library = place / "faulty_calls.so"
     command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"]
     subprocess.run(command, check=True)

@@ -2,7 +2,7 @@
  * clock jumps, as a control file says: "milliseconds seconds". It is read anew at each call. A slow
  * disk holds nothing in memory: reads that may not wait for one (RWF_NOWAIT) are told so.
  *
- *     cc -shared -fPIC -O2 -o faulty_calls.so benchmarks/faulty_calls.c -ldl
+ *     cc -shared -fPIC -O2 -o faulty_calls.so fuzz/faulty_calls.c -ldl
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

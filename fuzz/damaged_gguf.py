@@ -1,6 +1,6 @@
 """Damaged GGUF files: each is an error in words or loads; none takes the process, memory or time.
 
-    python benchmarks/damaged_gguf.py [--files 10000] [--seed 0]
+    python -m fuzz.damaged_gguf [--files 10000] [--seed 0]
 
 A small model's files, of both kinds of tokenizers, are damaged in their heads: bytes flipped,
 places overwritten by numbers that lengths, counts and types have, ends cut off, stretches moved.

@@ -1,6 +1,6 @@
 """Processes of a deployment die or hang under load: what becomes of requests, and of the cache.
 
-    python -m benchmarks.replica_faults [--kills 30] [--tp-size 2]
+    python -m fuzz.replica_faults [--kills 30] [--tp-size 2]
 
 Threads ask for the same few prompts again and again. Each answer is compared with the one of the
 start. Where the next replica computes another answer than was begun, a request ends with an error
@@ -25,7 +25,7 @@ from functools import partial
 
 import httpx
 
-from benchmarks.asking import Asking
+from fuzz.asking import Asking
 from radixlm.testing.deployed import INGRESS, PROXY, RANK, REPLICA, ROUTER, Deployed, serving, until
 
 _PROMPTS = [

@@ -1,6 +1,6 @@
 """Random JSON schemas and regular expressions, each followed by an answer that is then checked.
 
-    python -m benchmarks.schemas [--schemas 5000] [--regexes 5000] [--seed 0]
+    python -m fuzz.schemas [--schemas 5000] [--regexes 5000] [--seed 0]
 
 The engine is the product's (scheduler, cache, grammars, jump-forward, text); the model is chance:
 of all tokens that a mask allows, one is drawn, as likely by its first byte as by any other, so that
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from jsonschema import Draft202012Validator
 from tqdm import tqdm
 
-from benchmarks.random_grammars import Regexes, Schemas
+from fuzz.random_grammars import Regexes, Schemas
 from radixlm.build import DEMO_MODEL
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult

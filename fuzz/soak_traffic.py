@@ -1,4 +1,4 @@
-"""The requests of benchmarks/soak.py: who asks what, and what becomes of it, by a seed."""
+"""The requests of fuzz/soak.py: who asks what, and what becomes of it, by a seed."""
 
 from __future__ import annotations
 

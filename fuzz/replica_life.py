@@ -1,6 +1,6 @@
 """A deployment grows while requests wait, and its weights are replaced while it serves.
 
-    RAY_AUTH_MODE=token python -m benchmarks.replica_life [--shrink]
+    RAY_AUTH_MODE=token python -m fuzz.replica_life [--shrink]
 
 On a Ray that `ray start --head` has started. Threads ask for the same few prompts all the time.
 First there is one replica, and three there may be; with --shrink until there is one again, for
@@ -24,8 +24,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.asking import Asking
 from benchmarks.served import free_port
+from fuzz.asking import Asking
 from radixlm.testing.deployed import Deployed, serving, until
 from radixlm.testing.reference import make_checkpoint
 

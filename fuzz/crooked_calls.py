@@ -1,6 +1,6 @@
 """Are calls that models write wrong read as the right calls, or as text?
 
-    python -m benchmarks.crooked_calls [FOLDER] [--calls 100000] [--seed 0] [--show 5]
+    python -m fuzz.crooked_calls [FOLDER] [--calls 100000] [--seed 0] [--show 5]
 
 Writes random calls in every format, and by every chat template of a folder that writes calls;
 damages each in one way, a fifth of them in two; cuts the stream anywhere; and looks at what the
@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 from tqdm import tqdm
 
-from benchmarks.call_damage import DAMAGES, REWRITING, UNRECOVERABLE, Sample, Write
-from benchmarks.call_writers import write
 from benchmarks.template_calls import SPECIAL, Call, Found, Read, Turn, read, right, written
 from benchmarks.templates import name_of
+from fuzz.call_damage import DAMAGES, REWRITING, UNRECOVERABLE, Sample, Write
+from fuzz.call_writers import write
 from radixlm.parsers.formats import FORMATS
 from radixlm.parsers.style import AnswerStyle
 from radixlm.text.chat_template import ChatTemplate

@@ -1,0 +1,67 @@
+"""Documents stay short enough to be read, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.code_size import ROOT
+
+DOCS = ROOT / "docs"
+# What is read by those who use it: not the history of what was tried and measured.
+GUIDES = [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "adr").glob("*.md"))]
+ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *GUIDES, *sorted(DOCS.glob("history/*.md"))]
+MOST_WORDS, MOST_WORDS_README, LONGEST_LINE = 35_000, 1_000, 200
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+# What scripts write between two comments is as long as what it shows.
+GENERATED = re.compile(r"^<!-- (\w+): made by .*?^<!-- /\1 -->$", re.M | re.S)
+CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.M | re.S)
+
+
+def words(paths: list[Path]) -> int:
+    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+
+
+def anchors(path: Path) -> set[str]:
+    """Those that GitHub makes of the headings."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.M)
+    plain = [re.sub(r"[^\w\- ]", "", re.sub(LINK, "]", title).lower()) for title in titles]
+    return {title.replace(" ", "-") for title in plain}
+
+
+def dead_links(path: Path) -> Iterator[str]:
+    for link in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}: {link}"
+
+
+def test_the_readme_is_short() -> None:
+    assert words([ROOT / "README.md"]) <= MOST_WORDS_README
+
+
+def test_guides_and_decisions_are_short() -> None:
+    assert words(GUIDES) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *GUIDES], ids=lambda path: path.name)
+def test_lines_are_short(path: Path) -> None:
+    lines = GENERATED.sub("", path.read_text(encoding="utf-8")).splitlines()
+    assert [line for line in lines if len(line) > LONGEST_LINE] == []
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    assert list(dead_links(path)) == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `b`, c\n[x](#a-b-c) [y](#d) [z](none.md) `[v](w)`\n")
+    assert list(dead_links(page)) == [f"{page}: #d", f"{page}: none.md"]

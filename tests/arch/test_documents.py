@@ -13,11 +13,15 @@ from scripts.code_size import ROOT
 DOCS = ROOT / "docs"
 # What is read by those who use it: not the history of what was tried and measured.
 GUIDES = [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "adr").glob("*.md"))]
-ALL = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *GUIDES, *sorted(DOCS.glob("history/*.md"))]
+ALL = [*GUIDES, *sorted(DOCS.glob("history/*.md")), *sorted((ROOT / "src").rglob("*.md"))]
+ALL += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")]
 MOST_WORDS, MOST_WORDS_README, LONGEST_LINE = 35_000, 1_000, 200
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # What scripts write between two comments is as long as what it shows.
 GENERATED = re.compile(r"^<!-- (\w+): made by .*?^<!-- /\1 -->$", re.M | re.S)
+FILE = re.compile(r"`([\w-]+(?:/[\w-]+)+\.(?:py|yaml))\b")
+SCRIPT = re.compile(r"\b((?:benchmarks|fuzz|scripts)\.(?!md\b)[a-z]\w+)\b")
+SOURCES = [path.as_posix() for path in sorted((ROOT / "src").rglob("*.py"))]
 CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.M | re.S)
 
 
@@ -40,6 +44,18 @@ def dead_links(path: Path) -> Iterator[str]:
         target = (path.parent / name).resolve() if name else path
         if not target.exists() or (anchor and anchor not in anchors(target)):
             yield f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}: {link}"
+
+
+def gone(path: Path) -> Iterator[str]:
+    """Files and scripts that a page names and that are not there."""
+    text = path.read_text(encoding="utf-8")
+    for name in FILE.findall(text):
+        if not (ROOT / name).exists() and not any(each.endswith(f"/{name}") for each in SOURCES):
+            yield name
+    for name in SCRIPT.findall(text):
+        script = ROOT / name.replace(".", "/")
+        if not script.is_dir() and not script.with_suffix(".py").exists():
+            yield name
 
 
 def test_the_readme_is_short() -> None:
@@ -65,3 +81,14 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# A `b`, c\n[x](#a-b-c) [y](#d) [z](none.md) `[v](w)`\n")
     assert list(dead_links(page)) == [f"{page}: #d", f"{page}: none.md"]
+
+
+@pytest.mark.parametrize("path", [ROOT / "CONTRIBUTING.md", *GUIDES], ids=lambda path: path.name)
+def test_what_is_named_is_there(path: Path) -> None:
+    assert list(gone(path)) == []
+
+
+def test_what_is_gone_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("`core/files.py` `core/filed.py` `scripts/clients.py: x` benchmarks.wires\n")
+    assert list(gone(page)) == ["core/filed.py", "benchmarks.wires"]

@@ -29,8 +29,8 @@ _GPU_GROUP_ELEMENTS = 128 << 20
 # and merging: what a row must save, in tokens x heads x head_dim.
 _CPU_LEAST_SAVED = 1 << 20
 # In tokens x key heads x head_dim: beside an H100 the calls took the host a millisecond a layer, in
-# which 2**28 of these numbers are read; for the 2**26 of 64 rows over 1,000 tokens steps were slower
-# than without. A row with several new tokens reads its context once for all of them anyway.
+# which 2**28 of these numbers are read: 64 rows over 1,000 tokens, 2**26, were slower with than
+# without. A row with several new tokens reads its context once for all of them anyway.
 _GPU_LEAST_SAVED = 1 << 28
 
 

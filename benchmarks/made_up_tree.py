@@ -186,7 +186,7 @@ def made_up_server(tree: MadeUpTree, events_per_second: float, changed: int) -> 
         return Response(json.dumps(tree.snapshot()), media_type="application/json")
 
     async def model(_request: Request) -> Response:
-        info = {"served_model_name": "made up", "context_length": 4096, "kv_tokens": CAPACITY}
+        info = {"served_model_name": "made up", "max_model_len": 4096, "kv_tokens": CAPACITY}
         return JSONResponse(info)
 
     return Starlette(

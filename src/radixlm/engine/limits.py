@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
+from radixlm.core.errors import ConfigError, InvalidRequestError, RequestTooLargeError
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
 
@@ -13,12 +13,20 @@ from radixlm.core.sampling import SamplingParams
 class Limits:
     """The sizes that a request must keep to. context_length: of prompt and answer together.
     capacity: slots of the KV pool that one request can have, in whole pages: those that may be
-    pinned are not among them. vocab_size: token ids are below it.
+    pinned are not among them. vocab_size: token ids are below it. Raises ConfigError where no
+    request could keep to them.
     """
 
     context_length: int
     capacity: int
     vocab_size: int
+
+    def __post_init__(self) -> None:
+        if self.longest < 2:
+            raise ConfigError(
+                f"no request fits into {self.longest} tokens, all that --context-length, "
+                "--kv-tokens and --max-pinned-tokens leave for one"
+            )
 
     @property
     def longest(self) -> int:

@@ -64,7 +64,7 @@ def test_more_than_fits_is_what_fits(client, path, body, field):
     assert total(answered) == MOST
     report = answered.get("cache_report") or answered["meta_info"]["cache_report"]
     name = f"sampling_params.{field}" if path == NATIVE else field
-    said = f"{name} 65535 is more than fits: the answer ends where the context does"
+    said = f"{name} 65535 is more than fits: with its prompt it is at most {MOST} tokens"
     assert report["changes"] == [said]
 
 

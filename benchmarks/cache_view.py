@@ -37,7 +37,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Scheduler, WaitingRoom, make_order
 from radixlm.server.app import create_app
 from radixlm.server.serve import full_searches_on_demand
 from radixlm.structured_output import Compiler
@@ -76,8 +76,7 @@ def weightless(cache: RadixCache, steps: Steps) -> AsyncEngine:
     asyncio.run(AsyncEngine(loaded).close())
     journal = Journal()
     scheduler = Scheduler(
-        cache,
-        make_order("lpm"),
+        WaitingRoom(cache, make_order("lpm")),
         chunked_prefill_size=loaded.config.chunked_prefill_size,
         max_running_requests=CLIENTS,
         schedule_conservativeness=1.0,

@@ -25,7 +25,7 @@ from radixlm.core.batch import Extent, ScheduledBatch, StepResult
 from radixlm.core.keys import Key
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Scheduler, WaitingRoom, make_order
 
 POOL = 65_536
 USERS = 48
@@ -45,9 +45,8 @@ class Traffic:
         self._chats: list[Key | None] = [None] * USERS
         self._under_way: dict[str, tuple[int, list[int]]] = {}
         self.cache = RadixCache(POOL, pin_budget=0, reserve=reserve)
-        self.scheduler = Scheduler(
-            self.cache, make_order("lpm"), chunked_prefill_size=2_048, max_running_requests=ROWS
-        )
+        room = WaitingRoom(self.cache, make_order("lpm"))
+        self.scheduler = Scheduler(room, chunked_prefill_size=2_048, max_running_requests=ROWS)
 
     def step(self) -> ScheduledBatch:
         for user, pause in enumerate(self._pauses):

@@ -21,7 +21,7 @@ from radixlm.core.keys import as_key
 from radixlm.core.misses import POOL_SCALES
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Scheduler, WaitingRoom, make_order
 from radixlm.testing.fake_runner import FakeRunner
 
 VOCAB = 4_096
@@ -114,8 +114,7 @@ WORKLOADS: dict[str, Callable[[int], Chats | FewShot | Trees]] = {
 def run(workload: Chats | FewShot | Trees, pool: int, requests: int) -> tuple[float, list[float]]:
     """The hit rate, and those that the cache predicts for POOL_SCALES times the pool."""
     scheduler = Scheduler(
-        RadixCache(pool),
-        make_order("lpm"),
+        WaitingRoom(RadixCache(pool), make_order("lpm")),
         chunked_prefill_size=BUDGET,
         max_running_requests=CLIENTS,
         schedule_conservativeness=1.0,

@@ -37,7 +37,7 @@ from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, InputProcessor, Limits
 from radixlm.engine.input_processor import new_request
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Scheduler, WaitingRoom, make_order
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 
@@ -122,8 +122,7 @@ class Bench:
         vocab_size, eos = tokenizer.vocab_size, frozenset({tokenizer.eos_token_id or 0})
         self.cache = RadixCache(CAPACITY, 1)
         scheduler = Scheduler(
-            self.cache,
-            make_order("fcfs"),
+            WaitingRoom(self.cache, make_order("fcfs")),
             chunked_prefill_size=2048,
             max_running_requests=AT_A_TIME,
         )

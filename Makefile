@@ -93,7 +93,7 @@ gpu-check: $(if $(wildcard .gpu-wheels/*.whl),.gpu-site/.ready,$(DEVELOPING))
 	$(PYTHON) $(PIP_INSTALL) --no-index --no-deps --target .gpu-site .gpu-wheels/*.whl
 	touch $@
 
-# Those that a machine with PyTorch, transformers and numba lacks, for its Python: 13 MB.
+# Those that a machine with PyTorch and numba lacks, for its Python: 25 MB.
 GPU_PYTHON_VERSION ?= 3.12
 GPU_PLATFORMS := $(addprefix manylinux_2_,17 24 28 31 34 35) manylinux2014 manylinux1
 GPU_WHEELS := annotated-doc annotated-types anyio certifi fastapi gguf h11 httpcore httptools httpx \

@@ -156,7 +156,7 @@ async def measure(
         config = EngineConfig(model=str(model), kv_tokens=load.pool, max_pinned_tokens=0)
         engine = AsyncEngine.from_config(config)
         try:
-            longest = engine.info.context_length
+            longest = engine.limits.longest
             if costs is None:  # minutes, where the processor has no products of bfloat16
                 with tqdm(unit=" figures", desc="calibration", leave=False) as bar:
                     calibration = Calibration(engine, bar.update)

@@ -13,11 +13,12 @@ import pytest
 from scripts.code_size import ROOT
 
 FORBIDDEN = {
-    "tests": {"benchmarks", "examples"},
-    "benchmarks": {"tests", "examples"},
-    "scripts": {"tests", "benchmarks", "examples"},
-    "examples": {"tests", "benchmarks", "scripts"},
-    "src": {"tests", "benchmarks", "scripts", "examples"},
+    "tests": {"benchmarks", "fuzz", "examples"},
+    "benchmarks": {"tests", "fuzz", "examples"},
+    "fuzz": {"tests", "examples"},
+    "scripts": {"tests", "benchmarks", "fuzz", "examples"},
+    "examples": {"tests", "benchmarks", "fuzz", "scripts"},
+    "src": {"tests", "benchmarks", "fuzz", "scripts", "examples"},
 }
 
 

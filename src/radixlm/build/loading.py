@@ -79,7 +79,7 @@ class ModelInfo:
     deterministic: whether a request has the same bits in any company.
     kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
     were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
-    tp_size: ranks; kv_bytes are rank 0's.
+    tp_size: ranks; kv_bytes are those of all.
     """
 
     name: str
@@ -169,7 +169,7 @@ def _load(
         vocab_size=model_config.vocab_size,
         context_length=limits.context_length,
         kv_tokens=cache.capacity,
-        kv_bytes=pool.nbytes,
+        kv_bytes=pool.nbytes + (0 if ranks is None else ranks.kv_bytes),
         page_size=config.page_size,
         dtype=_name(dtype),
         device=str(device),

@@ -78,7 +78,8 @@ class ChatHistory:
         quoted = partial(plain_text, tokenizer, mark)
         text = self._template.render_chat(self.messages, described=False, quoted=quoted)
         prompt = tokenizer.encode(text, add_special_tokens=False, break_mark=mark)
-        async with aclosing(self._engine.stream(prompt, self._params)) as outputs:
+        params = self._engine.limits.fitted(prompt, self._params)
+        async with aclosing(self._engine.stream(prompt, params)) as outputs:
             async for output in outputs:
                 said.append(output)
                 click.echo(output.text, nl=False)

@@ -26,6 +26,7 @@ from radixlm.parsers.thoughts import Thoughts
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.thinking_switch import ThinkingSwitch, ThinkingWish
 
+BY_ITS_CALL = "a call that it wrote"  # what shows most formats
 _NAME = "look_up_weather"
 _CALL = Written(_NAME, {"city": "Oberwil im Simmental", "days": 27})
 _PARAMETERS = {
@@ -65,7 +66,7 @@ def calls_in(template: ChatTemplate) -> FoundFormat:
         fitting = [(_fit(form, prompt, written), form) for form in formats]
         best = max(fitting, key=lambda entry: entry[0] or (-len(written), 0))
         if best[0] is not None:
-            return FoundFormat(best[1], "a call that it wrote")
+            return FoundFormat(best[1], BY_ITS_CALL)
     for form in formats:
         if any(sign in with_tools for sign in form.signs):
             described = not template.fit(described=True, tools=True).tools_in_text

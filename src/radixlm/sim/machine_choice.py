@@ -67,7 +67,7 @@ class ByTokens:
         self.router.ended(name, answer_tokens)
 
     def stepped(self, machine: Machine) -> None:
-        for update in machine.core.watching.turn():
+        for update in machine.core.watching.turn(machine.core.stats()):
             news = update.news
             if isinstance(news, Scene | SceneChange) and news.tree is not None:
                 fed = self._feeds[machine].take(news.tree)

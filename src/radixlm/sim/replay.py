@@ -13,7 +13,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineCore
+from radixlm.engine import EngineCore, Limits
 from radixlm.sim.bounds import History
 from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import Costs
@@ -24,17 +24,16 @@ from radixlm.sim.sim_machine import Machine
 # Where a token stands for many, a step has room for as many requests all the same.
 LEAST_BUDGET = 64
 _PARAMS = SamplingParams(ignore_eos=True)
+_SIZES = ("kv_tokens", "max_pinned_tokens", "context_length")
 
 
 def scaled(config: EngineConfig, scale: int) -> EngineConfig:
     """The same sizes in tokens that each stand for `scale`."""
     if scale == 1:
         return config
-    return replace(
-        config,
-        kv_tokens=max((config.kv_tokens or 0) // scale, 2),
-        chunked_prefill_size=max(config.chunked_prefill_size // scale, LEAST_BUDGET),
-    )
+    sizes = {name: max(size // scale, 2) for name in _SIZES if (size := getattr(config, name))}
+    budget = max(config.chunked_prefill_size // scale, LEAST_BUDGET)
+    return replace(config, **sizes, chunked_prefill_size=budget)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,7 +186,8 @@ class Replay:
         machine = self.routing.choose(name, call)
         machine.runner.answers[name] = call.answer
         try:
-            machine.core.add(_request(name, call), waited=machine.clock.now() - at)
+            request = _request(name, call, machine.limits)
+            machine.core.add(request, waited=machine.clock.now() - at)
         except InvalidRequestError as error:
             machine.runner.forget(name)
             self.routing.ended(name, None)
@@ -239,15 +239,19 @@ class Replay:
             self._look_ahead()
 
 
-def _request(name: str, call: TraceCall) -> GenerateRequest:
-    """Where its answer may have had more tokens, its last one ends it, as an end of text does."""
+def _request(name: str, call: TraceCall, limits: Limits) -> GenerateRequest:
+    """Where its answer may have had more tokens, its last one ends it, as an end of text does.
+    Raises RequestTooLargeError.
+    """
     tokens, last = call.answer.size, int(call.answer[-1])
     ends = call.max_tokens > tokens and last not in call.answer[:-1]
+    most = call.max_tokens if ends else tokens
+    params = limits.fitted(call.prompt, replace(_PARAMS, max_tokens=most, min_tokens=tokens))
     return GenerateRequest(
         name,
         call.prompt,
         _PARAMS,
-        max_tokens=call.max_tokens if ends else tokens,
+        max_tokens=limits.resolve_max_tokens(call.prompt, params),
         stop_token_ids=frozenset({last} if ends else ()),
         namespace=call.namespace,
         priority=call.priority,

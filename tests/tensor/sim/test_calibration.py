@@ -54,3 +54,12 @@ def test_a_step_that_no_engine_does_is_not_measured(tmp_path: Path) -> None:
     costs = measured(config)
     assert [each[:2] for each in costs.prefill] == [(1, 0)]
     assert [each[:2] for each in costs.decode] == [(1, 16)]
+
+
+@pytest.mark.usefixtures("few")
+def test_no_request_is_longer_than_pins_let_it_be(tmp_path: Path) -> None:
+    folder = write_random_checkpoint("tiny", tmp_path / "tiny")
+    config = EngineConfig(model=str(folder), kv_tokens=160, max_pinned_tokens=80, dtype="float32")
+    costs = measured(config)
+    assert [each[:2] for each in costs.prefill] == [(1, 0), (32, 0)]
+    assert [each[:2] for each in costs.decode] == [(1, 16), (4, 16)]

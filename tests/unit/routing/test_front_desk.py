@@ -23,7 +23,7 @@ class Scene:
         self.speak(*names, news=[FeedUpdate(Position("epoch", 0, 0), whole=True, changes=[])])
 
     def speak(self, *names: str, **what) -> list[bool]:
-        return [self.desk.report(Report(name, 1_000, **what)) for name in names]
+        return [self.desk.report(Report(name, 1_000, 750, **what)) for name in names]
 
     def choose(self, request_id: str = "1"):
         return self.desk.choose(request_id, HERE, PROMPT, 8, self.names)
@@ -83,7 +83,7 @@ def test_what_began_and_ended_is_taken_from_reports():
     scene.speak(name, began=["1"], ended=[("1", 4)])
     assert scene.requests() == {"a": 0, "b": 0}
     [there] = [each for each in scene.desk.replicas() if each.replica == name]
-    assert sum(there.chosen.values()) == 1
+    assert (sum(there.chosen.values()), there.largest_request) == (1, 750)
     assert scene.choose("2").cached == 100
 
 

@@ -95,7 +95,28 @@ def test_a_request_that_can_never_fit_is_left_out_and_its_session_goes_on():
     made = replay(TraceSession(calls, at=0.0), problems=problems, kv_tokens=100)
     assert made.calls == 1
     (reason,) = problems.shown
-    assert reason.startswith("t:1: the engine refuses it: 200 + 1 tokens can never fit the pool")
+    assert reason.startswith(
+        "t:1: the engine refuses it: This model's maximum context length is 100"
+    )
+    assert "all that the KV pool holds" in reason
+
+
+def test_a_request_beyond_the_context_is_refused_as_by_a_server():
+    problems = Problems()
+    calls = (call(range(90), out=20), call(range(90), out=5, max_tokens=80, gap=1.0))
+    made = replay(TraceSession(calls, at=0.0), problems=problems, context_length=100)
+    assert (made.calls, made.generated) == (1, 5)
+    (reason,) = problems.shown
+    assert "maximum context length is 100 tokens. However, you requested 110 tokens" in reason
+
+
+def test_all_sizes_are_in_tokens_that_stand_for_many():
+    config = EngineConfig(kv_tokens=10_000, max_pinned_tokens=5_000, context_length=8_000)
+    problems = Problems()
+    made = Replay(config, COSTS, problems, scale=10)
+    made.run([TraceSession((call(range(size)),), at=0.0) for size in (400, 600)])
+    assert (made.calls, problems.count) == (1, 1)
+    assert "maximum context length is 500 tokens" in problems.shown[0]
 
 
 def test_more_than_may_be_queued_are_refused():

@@ -93,10 +93,11 @@ class Generation:
             raise InvalidRequestError("a prompt has no tokens", param="prompt")
         changes = [*changes, *_passed_over(service, fields)]
         if not service.config.strict_fields:
-            given, fitted = params, service.engine.limits.fitted
-            params = [fitted(key, own) for key, own in zip(keys, given, strict=True)]
+            given, limits = params, service.engine.limits
+            params = [limits.fitted(key, own) for key, own in zip(keys, given, strict=True)]
             asked = {own.max_tokens for own, fit in zip(given, params, strict=True) if own != fit}
-            changes += _too_long(asked, names.get("max_tokens", "max_tokens"))
+            field_name = names.get("max_tokens", "max_tokens")
+            changes += _too_long(asked, field_name, limits.longest)
         namespace = service.isolated(service.namespace_of(fields), tenant)
         requests = [
             GenerateRequest(
@@ -154,10 +155,10 @@ def _passed_over(service: Service, fields: CacheParams) -> list[str]:
     return said
 
 
-def _too_long(asked: Collection[int | None], field: str) -> list[str]:
+def _too_long(asked: Collection[int | None], field: str, longest: int) -> list[str]:
     """What is said of answers' lengths for which there is no room."""
     return [
-        f"{field} {most} is more than fits: the answer ends where the context does"
+        f"{field} {most} is more than fits: with its prompt it is at most {longest} tokens"
         for most in asked
     ]
 

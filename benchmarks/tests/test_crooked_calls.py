@@ -93,6 +93,7 @@ def test_the_same_seed_damages_the_same() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_calls_are_right_or_text_and_never_invented(name: str) -> None:
     wrong = [each for each in fuzz(name, 0, 300) if each.found in WRONG]

@@ -28,6 +28,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_checkpoint("tiny", tmp_path_factory.mktemp("tiny") / "t")
 
 
+@pytest.mark.slow
 def test_every_format_has_figures(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -51,6 +52,7 @@ def test_every_format_has_figures(
     assert {row["peak_mb"] for row in report["memory"].values()} == {1.0}
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_load_is_more_than_what_is_held(tiny: Path) -> None:
     assert load_peak(tiny, "int8") > bytes_held(ModelConfig.from_hf(TINY), "int8")
 

@@ -47,9 +47,6 @@ WIDTH = (
     "attention/test_windows.py::test_a_token_sees_its_window",
     "runner/test_masks.py",
 )
-SAME_BITS = (
-    "attention/test_same_bits.py::test_a_row_has_the_same_bits_in_any_company_and_any_chunks"
-)
 # What multiplies by tiles: bfloat16, and rows of bytes.
 TILES = (
     "attention/test_cpu_backend.py::test_more_queries_of_a_token_than_a_block_has",
@@ -63,6 +60,7 @@ TILES = (
     "layers/test_packing.py",
     "layers/test_quantized.py::test_products",
     "layers/test_quantized.py::test_a_row_has_the_same_bits_in_any_company_and_form",
+    "layers/test_quantized.py::test_what_no_form_knows_is_multiplied_in_blocks_when_bits_matter",
 )
 EMULATION = HERE / "emulated_amx.py"
 

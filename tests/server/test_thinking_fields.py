@@ -75,3 +75,15 @@ def test_the_count_agrees(client):
     assert counted == size(client, MESSAGES, thinking=fields["thinking"])
     told = client.post("/tokenize", messages=[USER], reasoning_effort="none").json()
     assert told["count"] == counted
+
+
+def test_an_answer_that_is_held_may_think_unless_the_request_says_no():
+    engine, _ = fake_engine(template=TEMPLATE, script="<think>\nHm.\n</think>", goes_on=True)
+    client = Client(engine, reasoning_parser="qwen3")
+    held: dict[str, Any] = {"messages": [USER], "response_format": {"type": "json_object"}}
+    [choice] = client.post(CHAT, **held, max_tokens=40).json()["choices"]
+    assert choice["message"]["reasoning_content"] == "Hm."
+    # The script does not ask what its grammar allows.
+    answer = client.post(CHAT, **held, max_tokens=40, reasoning_effort="none").json()
+    assert "can not be followed" in answer["error"]["message"]
+    asyncio.run(engine.close())

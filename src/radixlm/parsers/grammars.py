@@ -26,6 +26,7 @@ def answer_grammar(
     thoughts: Thoughts | None,
     prompt: str,
     wanted: Grammar | None = None,
+    thinks: bool = True,
 ) -> str:
     """The grammar of all answers that are allowed.
 
@@ -36,16 +37,19 @@ def answer_grammar(
 
     special: the markers that are special tokens, which are not text. thoughts: of the reasoning
     before the answer, which `prompt` may have opened. wanted: what an answer without calls must
-    look like.
+    look like. thinks: reasoning may begin.
 
     Raises InvalidRequestError when that cannot stand within a grammar.
     """
     writer = _AnswerWriter(form, use, special, form.opened_by(prompt))
-    lines = ["%llguidance {}", f"start: {writer.thoughts(thoughts, prompt)}answer"]
+    opened = thoughts is not None and thoughts.opened_by(prompt)
+    thinks = opened or (thinks and thoughts is not None and not thoughts.closed_by(prompt))
+    before = "" if thoughts is None else writer.thoughts(thoughts, thinks=thinks, opened=opened)
+    lines = ["%llguidance {}", f"start: {before}answer"]
     lines.append(f"answer: {writer.answer(wanted is not None)}")
     if use.may_call:
         lines += writer.calls(among_text=use.calling is Calling.AUTO and wanted is None)
-    if thoughts is not None and not thoughts.closed_by(prompt):
+    if thoughts is not None and thinks:
         lines.append(writer.up_to("rest", thoughts.end))
     lines.append("SPACES: /[ \\n]{0,4}/")
     lines.append("ANYTHING: /(?s:.*)/")
@@ -94,15 +98,13 @@ class _AnswerWriter(NamedTuple):
     special: Mapping[str, int]
     begun: bool = False
 
-    def thoughts(self, form: Thoughts | None, prompt: str) -> str:
-        """What comes before the answer, spaces included."""
-        if form is None:
-            return ""
+    def thoughts(self, form: Thoughts, *, thinks: bool, opened: bool) -> str:
+        """What comes before the answer, spaces included. opened: by the prompt."""
         begin = self.literal(form.begin)
         answers = f"({self.literal(form.answer_begin)} SPACES)? " if form.answer_begin else ""
-        if form.opened_by(prompt):
+        if opened:
             return f"({begin})? rest SPACES {answers}" if begin else f"rest SPACES {answers}"
-        return answers if form.closed_by(prompt) else f"({begin} rest SPACES {answers})? "
+        return f"({begin} rest SPACES {answers})? " if thinks else answers
 
     def answer(self, with_final: bool) -> str:
         """Text, blocks of calls, or what is wanted instead of text."""

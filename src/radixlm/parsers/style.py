@@ -115,11 +115,18 @@ class AnswerStyle:
         return ThoughtMarks(begin, (form.end.strip(),))
 
     def grammar(
-        self, use: ToolUse, prompt: str, tokenizer: Tokenizer, wanted: Grammar | None = None
+        self,
+        use: ToolUse,
+        prompt: str,
+        tokenizer: Tokenizer,
+        wanted: Grammar | None = None,
+        *,
+        thinks: bool = True,
     ) -> Grammar | None:
         """What an answer to `prompt` must look like; None when it may be anything.
 
-        wanted: what it must look like apart from reasoning and calls. Raises InvalidRequestError.
+        wanted: what it must look like apart from reasoning and calls. thinks: it may begin with
+        reasoning; else only where `prompt` opened it. Raises InvalidRequestError.
         """
         if wanted is None and not use.constrained:
             return None
@@ -127,11 +134,15 @@ class AnswerStyle:
         param = "tools" if wanted is None else wanted.param
         if self.calls.channels:
             return Grammar.lark(channel_grammar(use, special=special, wanted=wanted), param=param)
-        opened = None if self.thinking is None else self.thinking.opened_by(prompt)
-        if wanted is not None and not use.may_call and opened is None:
+        if wanted is not None and not use.may_call and self.thinking is None:
             return wanted
         text = answer_grammar(
-            self.calls, use, special=special, thoughts=self.thinking, prompt=prompt, wanted=wanted
+            *(self.calls, use),
+            special=special,
+            thoughts=self.thinking,
+            prompt=prompt,
+            wanted=wanted,
+            thinks=thinks,
         )
         return Grammar.lark(text, param=param)
 

@@ -89,7 +89,7 @@ class ThinkingSwitch:
         given: those that are to be as they are; where one of them switches thinking, its other
         names get the same.
         """
-        on = self._wanted(wish, given)
+        on = thinks(wish, given)
         made: dict[str, Any] = {}
         if on is not None:
             made = {name: values[on] for name, values in self.switches.items() if on in values}
@@ -100,16 +100,18 @@ class ThinkingSwitch:
             made[_BUDGET] = 0 if on is False else wish.budget
         return {**made, **given}
 
-    def _wanted(self, wish: ThinkingWish, given: Mapping[str, Any]) -> bool | None:
-        for name in _SWITCHES:
-            if (on := _meant(given.get(name))) is not None:
-                return on
-        if wish.on is not None:
-            return wish.on
-        effort, budget = given.get(_EFFORT, wish.effort), given.get(_BUDGET, wish.budget)
-        if effort is not None:
-            return bool(effort != _NONE)
-        return None if budget is None else budget != 0
+
+def thinks(wish: ThinkingWish, given: Mapping[str, Any]) -> bool | None:
+    """Whether a model is to think; None leaves it to the model. given: as to `variables`."""
+    for name in _SWITCHES:
+        if (on := _meant(given.get(name))) is not None:
+            return on
+    if wish.on is not None:
+        return wish.on
+    effort, budget = given.get(_EFFORT, wish.effort), given.get(_BUDGET, wish.budget)
+    if effort is not None:
+        return bool(effort != _NONE)
+    return None if budget is None else budget != 0
 
 
 def _meant(value: object) -> bool | None:

@@ -15,7 +15,7 @@ from radixlm.kernels.jit import KernelStore
 from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
 from radixlm.layers.mlps import MLP
-from radixlm.layers.ways import LAYOUTS, Choice, ProductTable, Way, one_way, ways_of
+from radixlm.layers.ways import LAYOUTS, GemmChoice, ProductTable, Way, one_way, ways_of
 from tests.pairs import pairs
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ TYPES = [(torch.float32, 1e-4), (torch.bfloat16, 0.05)]
 def pack(layer: Linear | LMHead, way: Way = "vectors") -> None:
     if way not in ways_of(layer.weight):
         pytest.skip(f"this machine has no {way} for {layer.weight.dtype}")
-    layer.pack(lambda *_: Choice([(1, way)]))
+    layer.pack(lambda *_: GemmChoice([(1, way)]))
 
 
 @pytest.mark.parametrize(("dtype", "close"), TYPES)
@@ -171,7 +171,7 @@ def test_a_gated_product(
             x.double(), linear.weight.double(), linear.bias.double() if bias else None
         ).chunk(2, -1)
         wanted = GATES[kind](gate) * up
-        linear.pack(lambda *_: Choice([(1, way)]))
+        linear.pack(lambda *_: GemmChoice([(1, way)]))
         made = linear(x)
         assert made.shape == (tokens, size)
         assert made.dtype == dtype

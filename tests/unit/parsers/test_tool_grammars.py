@@ -378,13 +378,18 @@ def test_a_prompt_that_opened_the_calls_is_answered_without_their_opening(callin
             assert (answer.text, len(answer.calls)) == (said, 0 if said else 2)
 
 
-def test_a_prompt_that_closed_the_thoughts_is_answered_without(special):
+def test_an_answer_that_may_not_think_or_whose_prompt_has_is_without_thoughts(special):
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 7}}\n</tool_call>'
     for use, answer in ((ToolUse(STRICT, Calling.REQUIRED), call), (ToolUse(), '{"a": 7}')):
         wanted = None if use.tools else Grammar.json_schema(SCHEMA)
         tokenizer, _ = tokenizer_with(special)
-        for prompt, thoughts in (("", True), ("<think>\n\n</think>\n\n", False)):
-            grammar = AnswerStyle(HERMES, THINK).grammar(use, prompt, tokenizer, wanted)
+        for prompt, thinks, thoughts in (
+            ("", True, True),
+            ("<think>\n\n</think>\n\n", True, False),
+            ("", False, False),
+        ):
+            style = AnswerStyle(HERMES, THINK)
+            grammar = style.grammar(use, prompt, tokenizer, wanted, thinks=thinks)
             assert allows(grammar, special, answer)
             assert allows(grammar, special, f"<think>\nHm.\n</think>\n\n{answer}") is thoughts
 

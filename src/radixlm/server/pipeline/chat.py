@@ -21,9 +21,10 @@ from radixlm.server.pipeline.cache_control import breakpoints_of
 from radixlm.server.pipeline.chat_conversation import chat_of, use_of
 from radixlm.server.pipeline.conversation import Conversation
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.protocol import CacheFields, ChatBody
+from radixlm.server.pipeline.protocol import CacheParams, ChatBody
 from radixlm.server.pipeline.service import Service
 from radixlm.text.chat_template import require_template
+from radixlm.text.thinking_switch import thinks
 
 
 class ChatPrompt(NamedTuple):
@@ -31,6 +32,7 @@ class ChatPrompt(NamedTuple):
 
     asked: what its answers are remembered by. breakpoints: what of it is to be kept for later.
     outline: where its messages lie. changes: what of the messages it leaves out, and why.
+    thinks: whether its answer may hold reasoning.
     """
 
     text: str
@@ -39,6 +41,7 @@ class ChatPrompt(NamedTuple):
     breakpoints: tuple[Breakpoint, ...] = ()
     outline: Outline | None = None
     changes: tuple[str, ...] = ()
+    thinks: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +77,7 @@ def task_of(
     prompt: ChatPrompt,
     use: ToolUse,
     params: SamplingParams,
-    body: CacheFields,
+    body: CacheParams,
     tenant: str,
     *,
     request_id: str,
@@ -93,7 +96,7 @@ def task_of(
     params = replace(
         params,
         thoughts=thoughts,
-        grammar=style.grammar(use, prompt.text, tokenizer, params.grammar),
+        grammar=style.grammar(*(use, prompt.text, tokenizer, params.grammar), thinks=prompt.thinks),
         shown_special_ids=style.shown(use, tokenizer),
     )
     generation = Generation.of(
@@ -124,6 +127,7 @@ def chat_prompt(
         chat, changes = left, (LEFT_OUT,)
         service.notices.once(LEFT_OUT)
     tokenizer, mark = service.engine.tokenizer, service.memory.mark
+    silent = thinks(chat.thinking, chat.variables) is False
     chat = chat.asking(service.thinking_switch)
     render = partial(chat.render, template, service.answer_style, tokenizer, mark)
     text = render()
@@ -141,4 +145,6 @@ def chat_prompt(
     )
     wishes = chat.wishes if whose is not None else ()
     kept = breakpoints_of(tokenizer, key, text, mark, wishes, render)
-    return ChatPrompt(text, key, asked, kept, chat.outline(text, mark), changes)
+    return ChatPrompt(
+        *(text, key, asked, kept, chat.outline(text, mark), changes), thinks=not silent
+    )

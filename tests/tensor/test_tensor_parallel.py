@@ -101,7 +101,10 @@ def test_the_answers_of_one_rank(folder: Path, two: Engine) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "flags"),
-    [("llama", {}), ("gemma3_text", {"swa_full_tokens_ratio": 0.5})],
+    [
+        pytest.param("llama", {}, marks=pytest.mark.slow),
+        ("gemma3_text", {"swa_full_tokens_ratio": 0.5}),
+    ],
 )
 def test_what_is_no_number_in_another_rank_is_not_kept(
     tmp_path: Path, architecture: str, flags: dict[str, Any]

@@ -25,15 +25,12 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig) -> Windows:
-        """Stores keep whole blocks, and ranks follow one kind of slots: with either nothing is
-        given up.
-        """
+        """Stores keep whole blocks: with one nothing is given up."""
         found = {layer: window for layer, window in enumerate(model.windows) if window is not None}
         ratio = config.swa_full_tokens_ratio
         whole = {
             "--host-kv-tokens": config.host_kv_tokens,
             "--disk-cache": config.disk_cache,
-            "--tp-size": config.tp_size > 1,
         }
         flags = " and ".join(flag for flag, given in whole.items() if given)
         if found and ratio < 1 and flags:

@@ -102,7 +102,7 @@ class RadixCache:
         self._reserve = self.round_down(reserve)
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
-            raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
+            raise ConfigError(f"--max-pinned-tokens {budget} of a pool of {self.capacity} tokens")
         self.windows = None if windows is None else Window(windows, self.capacity, self.tree)
         made = [] if self.windows is None else [self.windows]
         self.components: tuple[Component, ...] = (*made, *[make(self.tree) for make in components])

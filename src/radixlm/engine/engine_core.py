@@ -58,9 +58,8 @@ class EngineCore:
         self._runner = runner
         self._takes_grammars = masks is not None
         self.outputs = OutputProcessor(tokenizer, cache, masks, jump_forward=jump_forward)
-        self.watching = Watching(
-            cache, scheduler, Journal() if journal is None else journal, self.stats, cache.clock
-        )
+        journal = Journal() if journal is None else journal
+        self.watching = Watching(cache, scheduler, journal, cache.clock)
         self.tiering = tiering
         self.stuck = False
         self._steps = 0

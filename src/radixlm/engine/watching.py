@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixlm.cache import RadixCache
@@ -121,7 +121,6 @@ class Watching:
         cache: RadixCache,
         scheduler: Scheduler,
         journal: Journal,
-        stats: Callable[[], EngineStats],
         clock: Clock,
     ) -> None:
         self._tree = cache.tree
@@ -129,7 +128,6 @@ class Watching:
         self._changes = Changes()
         self._scheduler = scheduler
         self._journal = journal
-        self._stats = stats
         self._clock = clock
         self._watchers: dict[int, _Watcher] = {}
         self._refused: list[TreeUpdate] = []
@@ -164,8 +162,8 @@ class Watching:
             return None
         return max(self._next_change - self._clock.now(), 0.0)
 
-    def turn(self) -> list[TreeUpdate]:
-        """What there is to be sent now."""
+    def turn(self, stats: EngineStats) -> list[TreeUpdate]:
+        """What there is to be sent now. stats: as of now."""
         updates, self._refused = self._refused, []
         if not self._watchers:
             return updates
@@ -180,7 +178,7 @@ class Watching:
         for watcher in to_show:
             news: TreeNews | None
             try:
-                news = self._show(watcher, changes, noted, develop=watcher is developing)
+                news = self._show(watcher, stats, changes, noted, develop=watcher is developing)
             except Exception as error:
                 news = self._failure(error)
             if news is not None:
@@ -204,7 +202,13 @@ class Watching:
         return next((each for each in self._watchers.values() if not each.shown), None)
 
     def _show(
-        self, watcher: _Watcher, changes: Changes | None, noted: Noted, *, develop: bool
+        self,
+        watcher: _Watcher,
+        stats: EngineStats,
+        changes: Changes | None,
+        noted: Noted,
+        *,
+        develop: bool,
     ) -> Scene | SceneChange | None:
         """Bring a watcher's picture up to date, and go on with it; return what is to be sent."""
         if changes is not None and (changes.lost or watcher.picture.overgrown):
@@ -212,21 +216,21 @@ class Watching:
             watcher.shown = False
         change = None if changes is None else watcher.picture.update(changes)
         if watcher.shown:
-            return self._change(watcher, change, noted)
+            return self._change(watcher, stats, change, noted)
         if develop:
             watcher.picture.develop(NODES_PER_TURN)
             if watcher.picture.complete:
-                return self._scene(watcher)
+                return self._scene(watcher, stats)
         return None
 
-    def _scene(self, watcher: _Watcher) -> Scene:
+    def _scene(self, watcher: _Watcher, stats: EngineStats) -> Scene:
         watcher.shown, watcher.known = True, len(self._journal)
         watcher.running = self._running(watcher)
         running = tuple(watcher.running.values())
-        return Scene(watcher.picture.snapshot(), running, self._stats())
+        return Scene(watcher.picture.snapshot(), running, stats)
 
     def _change(
-        self, watcher: _Watcher, change: TreeChange | None, noted: Noted
+        self, watcher: _Watcher, stats: EngineStats, change: TreeChange | None, noted: Noted
     ) -> SceneChange | None:
         before, watcher.running = watcher.running, self._running(watcher)
         running = tuple(view for name, view in watcher.running.items() if before.get(name) != view)
@@ -240,7 +244,7 @@ class Watching:
             change = None
         if change is None and not running and not events and not lost:
             return None
-        return SceneChange(change, events, lost, running, self._stats())
+        return SceneChange(change, events, lost, running, stats)
 
     def _running(self, watcher: _Watcher) -> dict[str, RequestView]:
         return {

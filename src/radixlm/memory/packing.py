@@ -47,7 +47,7 @@ class PoolBlocks:
         on_cpu = self._device.type == "cpu"
         self._memory = [rows.numpy().data.cast("B") for rows in self._rows] if on_cpu else []
         on_gpu = self._device.type == "cuda"
-        # Copies pass what is computed. Never run on a GPU.
+        # Copies pass what is computed.
         self._stream = torch.cuda.Stream(self._device) if on_gpu else None
         try:
             [self._staged] = self.rows(1)

@@ -26,7 +26,7 @@ endef
 # Where bytecode may not be kept, every process compiles all that it imports: ten seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install develop serve deploy test check lint types quick bench gpu-check gpu-check-wheels wheel lint-deploy clients sglang-frontend clean
+.PHONY: install develop serve deploy test check commits lint types quick bench gpu-check gpu-check-wheels wheel lint-deploy clients sglang-frontend clean
 
 install: $(SERVING)
 
@@ -62,7 +62,12 @@ test: $(DEVELOPING)
 
 # Side by side: mypy works in one process, for a minute where it has no cache.
 check: $(DEVELOPING)
-	$(MAKE) --no-print-directory --jobs=3 lint types quick
+	$(MAKE) --no-print-directory --jobs=4 commits lint types quick
+	$(BIN)/python -m scripts.code_size --sizes
+
+# Needs no environment: what is wrong with a message is known before anything is installed.
+commits:
+	$(PYTHON) -m scripts.check_commits
 
 lint: $(DEVELOPING)
 	$(BIN)/ruff format --check .
@@ -88,7 +93,7 @@ gpu-check: $(if $(wildcard .gpu-wheels/*.whl),.gpu-site/.ready,$(DEVELOPING))
 	$(PYTHON) $(PIP_INSTALL) --no-index --no-deps --target .gpu-site .gpu-wheels/*.whl
 	touch $@
 
-# Those that a machine with PyTorch, transformers and numba lacks, for its Python: 13 MB.
+# Those that a machine with PyTorch and numba lacks, for its Python: 25 MB.
 GPU_PYTHON_VERSION ?= 3.12
 GPU_PLATFORMS := $(addprefix manylinux_2_,17 24 28 31 34 35) manylinux2014 manylinux1
 GPU_WHEELS := annotated-doc annotated-types anyio certifi fastapi gguf h11 httpcore httptools httpx \

@@ -28,7 +28,7 @@ import radixlm as rl
 from benchmarks.rows import show_rows
 from radixlm.bench.frontend_programs import round_trip_tokens
 from radixlm.bench.paper_run import Listener
-from radixlm.bench.programs import Draw, Finished, best_possible, remember
+from radixlm.bench.programs import CompletedRequest, Draw, best_possible, remember
 from radixlm.build import AsyncEngine
 from radixlm.cache import RadixTree
 from radixlm.core.config import EngineConfig
@@ -60,7 +60,7 @@ class Counts(NamedTuple):
     unique: int
 
 
-def count(finished: Sequence[Finished]) -> Counts:
+def count(finished: Sequence[CompletedRequest]) -> Counts:
     bound = best_possible(finished)
     tree = RadixTree()
     for item in finished:

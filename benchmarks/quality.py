@@ -39,7 +39,7 @@ class Asked:
         return render(self.tokenizer, prompt)
 
     def answers(self, prompts: list[Messages | str], most: int = 160) -> list[str]:
-        engine, longest = self._engine, self._engine.info.context_length
+        engine, longest = self._engine, self._engine.limits.longest
         keys = [engine.tokenizer.encode(self.render(prompt)) for prompt in prompts]
         params = [
             SamplingParams(max_tokens=min(most, longest - len(key)), temperature=0) for key in keys

@@ -23,9 +23,10 @@ import httpx
 import torch
 
 from benchmarks import peers
-from benchmarks.served import PATIENCE, free_port, serving
+from benchmarks.served import PATIENCE, serving
 from radixlm.bench.quantized_run import PEERS, gguf_file
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
+from radixlm.testing.ports import free_port
 
 SLOTS, SLOT_TOKENS, BATCH = 16, 1_280, 512
 KV_TOKENS = 30_000

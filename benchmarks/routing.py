@@ -33,15 +33,15 @@ from benchmarks.rows import show_rows
 from radixlm.core.config import EngineConfig
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import News, Position, Router
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.routing import FeedUpdate, Position, Router
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import made_up
-from radixlm.sim.machine_choice import Alone, ByTokens, Routing
+from radixlm.sim.machine_choice import Alone, ByTokens, MachineRouting
 from radixlm.sim.replay import Replay
 from radixlm.sim.sim_machine import Machine
-from radixlm.sim.sources import Source
+from radixlm.sim.sources import TraceSource
 
-Make = Callable[[Sequence[Machine]], Routing]
+Make = Callable[[Sequence[Machine]], MachineRouting]
 ROUTERS: dict[str, Make] = {
     "tokens": ByTokens,
     "round robin": RoundRobin,
@@ -95,7 +95,7 @@ def _of_trace(place: str, costs: str) -> Workload:
 def hit_rate(work: Workload, replicas: int, make: Make) -> tuple[float, float]:
     """And what the busiest replica computed, by the mean."""
     problems = Problems()
-    source = Source(work.place, tokens_per_block=work.per_block, limit=work.limit)
+    source = TraceSource(work.place, tokens_per_block=work.per_block, limit=work.limit)
     sessions = source.open(problems)
     config = EngineConfig(kv_tokens=work.tokens // replicas)
     replay = Replay(
@@ -144,7 +144,7 @@ def decision(nodes: int = 100_000, replicas: int = 64, asked: int = 2_000) -> di
     names = [f"replica-{n}" for n in range(replicas)]
     for name in names:
         router.join(name, 1_000_000)
-        router.take(name, News(Position(name, 0, 0), whole=True, changes=[]))
+        router.take(name, FeedUpdate(Position(name, 0, 0), whole=True, changes=[]))
     stems = [_row(1_000 * n, 500) for n in range(200)]
     prompts = []
     while router.tree.nodes < nodes:
@@ -167,7 +167,7 @@ def burst(replicas: int = 4, requests: int = 64, prefix: int = 2_000) -> float:
     """Tokens computed over the fewest possible: a cold prefix, all at once."""
     shared = list(range(prefix))
     calls = [
-        Session((Call(as_key([*shared, 9_000 + n]), as_key([1] * 8)),), at=0.0)
+        TraceSession((TraceCall(as_key([*shared, 9_000 + n]), as_key([1] * 8)),), at=0.0)
         for n in range(requests)
     ]
     replay = Replay(EngineConfig(kv_tokens=20_000), made_up("node"), Problems(), replicas=replicas)
@@ -202,8 +202,8 @@ def _row(begin: int, size: int) -> Key:
     return np.arange(begin, begin + size, dtype=np.int32)
 
 
-def _session(at: float, stem: Key, own: Key) -> Session:
-    return Session((Call(as_key(np.concatenate((stem, own))), as_key([1] * 64)),), at=at)
+def _session(at: float, stem: Key, own: Key) -> TraceSession:
+    return TraceSession((TraceCall(as_key(np.concatenate((stem, own))), as_key([1] * 64)),), at=at)
 
 
 class _Watched(ByTokens):
@@ -213,7 +213,7 @@ class _Watched(ByTokens):
         super().__init__(machines)
         self.seen: list[float] = []
 
-    def choose(self, name: str, call: Call, /) -> Machine:
+    def choose(self, name: str, call: TraceCall, /) -> Machine:
         machine = super().choose(name, call)
         loads = [queue for _, queue in self.router.loads().values()]
         self.seen.append(max(loads) / (sum(loads) / len(loads)) if sum(loads) else 1.0)
@@ -229,7 +229,7 @@ def skew(replicas: int = 4, requests: int = 2_000) -> float:
         stem = stems[0] if n % 2 else chosen.choice(stems)
         sessions.append(_session(n / 200, stem, _row(3_000_000 + 100 * n, 100)))
 
-    def make(machines: Sequence[Machine]) -> Routing:
+    def make(machines: Sequence[Machine]) -> MachineRouting:
         watched.append(_Watched(machines))
         return watched[0]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTree
 
-from radixlm.sim.calls import Call
+from radixlm.sim.calls import TraceCall
 from radixlm.sim.sim_machine import Machine
 
 _SURROGATES = range(0xD800, 0xE000)
@@ -23,13 +23,13 @@ class _Counting:
         self._where: dict[str, int] = {}
         self._random = random.Random(0)
 
-    def choose(self, name: str, call: Call, /) -> Machine:
+    def choose(self, name: str, call: TraceCall, /) -> Machine:
         place = self.place(call)
         self._where[name] = place
         self.queues[place] += 1
         return self.machines[place]
 
-    def place(self, call: Call) -> int:
+    def place(self, call: TraceCall) -> int:
         raise NotImplementedError
 
     def shorter_of_two(self, places: Sequence[int]) -> int:
@@ -49,7 +49,7 @@ class RoundRobin(_Counting):
 
     _last = -1
 
-    def place(self, call: Call) -> int:  # noqa: ARG002
+    def place(self, call: TraceCall) -> int:  # noqa: ARG002
         self._last = (self._last + 1) % len(self.machines)
         return self._last
 
@@ -57,7 +57,7 @@ class RoundRobin(_Counting):
 class PowerOfTwo(_Counting):
     """Ray Serve's default: the shorter queue of two."""
 
-    def place(self, call: Call) -> int:  # noqa: ARG002
+    def place(self, call: TraceCall) -> int:  # noqa: ARG002
         return self.shorter_of_two(range(len(self.machines)))
 
 
@@ -71,7 +71,7 @@ class _ByText(_Counting):
         self._letters: dict[int, str] = {}
         self._time = 0.0
 
-    def text(self, call: Call) -> str:
+    def text(self, call: TraceCall) -> str:
         salt = f"{call.namespace.cache_salt} " if call.namespace.cache_salt else ""
         return salt + "".join(map(self._letter, call.prompt.tolist()))
 
@@ -81,7 +81,7 @@ class _ByText(_Counting):
             self._letters[token] = chr(number + len(_SURROGATES) * (number >= _SURROGATES.start))
         return self._letters[token]
 
-    def place(self, call: Call) -> int:
+    def place(self, call: TraceCall) -> int:
         text = self.text(call)
         place = self.of_text(text)
         self._time += 1

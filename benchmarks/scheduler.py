@@ -26,7 +26,7 @@ from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Scheduler, WaitingRoom, make_order
 
 GROUPS = 64
 SHARED = 192
@@ -46,12 +46,9 @@ class Load:
         self._draw = np.random.default_rng(seed)
         self._prefixes = self._draw.integers(0, 50_000, (GROUPS, SHARED), dtype=np.int32)
         self._made = 0
-        self.scheduler = Scheduler(
-            RadixCache(GROUPS * SHARED + 40 * (OWN + OUT) * ROWS, pin_budget=0),
-            make_order(policy),
-            chunked_prefill_size=2_048,
-            max_running_requests=ROWS,
-        )
+        cache = RadixCache(GROUPS * SHARED + 40 * (OWN + OUT) * ROWS, pin_budget=0)
+        room = WaitingRoom(cache, make_order(policy))
+        self.scheduler = Scheduler(room, chunked_prefill_size=2_048, max_running_requests=ROWS)
         self.times: dict[str, list[int]] = {"add": [], "schedule": [], "update": []}
         self.admitted = 0
         self._warm()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,16 +21,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from radixlm.server.http.listen import bind
+from radixlm.testing.ports import free_port
 
 PATIENCE = 120.0
 RADIXLM = str(Path(sys.executable).with_name("radixlm"))
 _ALARMS = ("WARNING", "ERROR", "CRITICAL")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def memory(pid: int, name: str) -> int:
@@ -142,19 +136,6 @@ def _answers(port: int) -> bool:
         return httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).is_success
     except httpx.TransportError:
         return False
-
-
-def until_open(port: int) -> None:
-    """Wait until something listens at `port` of this machine. Raises TimeoutError."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-        except OSError:
-            time.sleep(0.01)
-        else:
-            return
-    raise TimeoutError(f"nothing listens at port {port}")
 
 
 @dataclass(slots=True)

@@ -30,11 +30,11 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
 from radixlm.sim.calibration import Calibration
-from radixlm.sim.calls import Problems, Session
+from radixlm.sim.calls import Problems, TraceSession
 from radixlm.sim.costs import Costs
 from radixlm.sim.live import Heard, Player
 from radixlm.sim.replay import Replay
-from radixlm.sim.sources import Source
+from radixlm.sim.sources import TraceSource
 from radixlm.testing.checkpoints import write_random_checkpoint
 
 POINTS, FIRST, THROUGHPUT = 0.5, 0.15, 0.10
@@ -68,9 +68,9 @@ class Seen:
     seconds: float
 
 
-def sessions_of(load: Load, seconds: float, longest: int, seed: int) -> list[Session]:
+def sessions_of(load: Load, seconds: float, longest: int, seed: int) -> list[TraceSession]:
     """Those that come within the time, with the calls that fit the model's context."""
-    sessions = Source(load.source, limit=10_000, rate=load.pace, seed=seed).open(Problems())
+    sessions = TraceSource(load.source, limit=10_000, rate=load.pace, seed=seed).open(Problems())
     near = takewhile(lambda session: (session.at or 0.0) < seconds, sessions)
     return [
         replace(
@@ -99,7 +99,7 @@ class EngineTarget:
             yield Heard(tokens, output.cached_tokens)
 
 
-async def played(engine: AsyncEngine, sessions: Sequence[Session]) -> Seen:
+async def played(engine: AsyncEngine, sessions: Sequence[TraceSession]) -> Seen:
     await engine.flush_cache()
     problems = Problems()
     player = Player(EngineTarget(engine), problems)
@@ -115,7 +115,7 @@ async def played(engine: AsyncEngine, sessions: Sequence[Session]) -> Seen:
     )
 
 
-def simulated(config: EngineConfig, costs: Costs, sessions: Sequence[Session]) -> Seen:
+def simulated(config: EngineConfig, costs: Costs, sessions: Sequence[TraceSession]) -> Seen:
     replay = Replay(config, costs, Problems())
     replay.run(sessions)
     seconds = replay.seconds
@@ -156,7 +156,7 @@ async def measure(
         config = EngineConfig(model=str(model), kv_tokens=load.pool, max_pinned_tokens=0)
         engine = AsyncEngine.from_config(config)
         try:
-            longest = engine.info.context_length
+            longest = engine.limits.longest
             if costs is None:  # minutes, where the processor has no products of bfloat16
                 with tqdm(unit=" figures", desc="calibration", leave=False) as bar:
                     calibration = Calibration(engine, bar.update)

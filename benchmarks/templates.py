@@ -42,7 +42,7 @@ from benchmarks.template_chats import CHATS, Verdict, judged
 from radixlm.parsers import call_format
 from radixlm.parsers.call_format import CallFormat
 from radixlm.parsers.formats import FORMATS
-from radixlm.parsers.found import calls_in
+from radixlm.parsers.found import BY_ITS_CALL, calls_in
 from radixlm.parsers.style import AnswerStyle
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL
@@ -161,11 +161,15 @@ def summary(rows: Sequence[Row]) -> dict[str, object]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A row for each way of writing calls and thoughts, with the templates that have it."""
+    """A row for each way of writing calls and thoughts, with the templates that have it.
+
+    What found the format of calls stands there where it was not a call.
+    """
     families: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
     for each in rows:
         family = family_of(each.name)
-        families[each.calls, each.thoughts, each.found].setdefault(family.lower(), family)
+        by = "" if each.found == BY_ITS_CALL else each.found
+        families[each.calls, each.thoughts, by].setdefault(family.lower(), family)
     lines = ["| calls | thoughts | found by | templates |", "|---|---|---|---|"]
     for key, names in sorted(families.items()):
         lines.append(f"| {' | '.join(key)} | {', '.join(sorted(names.values()))} |")

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from benchmarks.rows import show_rows
 from radixlm.attention.attend import Attend
-from radixlm.attention.backends import Backend, make_backend
+from radixlm.attention.backends import AttentionBackend, make_backend
 from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
 from radixlm.core.batch import Extent, Remap, ScheduledRow, Segment
 from radixlm.core.request import GenerateRequest
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
     rows: list[ScheduledRow]
     pool: KVPool
-    backend: Backend
+    backend: AttentionBackend
     table: Tensor
     slots: Tensor
     qkv: Tensor

@@ -15,7 +15,8 @@ from typing import cast
 
 import uvloop
 
-from benchmarks.served import free_port, until_open
+from benchmarks.served import PATIENCE
+from radixlm.testing.ports import free_port, until_open
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _REFUSAL = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
@@ -53,7 +54,7 @@ def wall() -> Iterator[int]:
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(port,))
     process.start()
     try:
-        until_open(port)
+        until_open(port, PATIENCE)
         yield port
     finally:
         process.terminate()

@@ -4,7 +4,7 @@
     python scripts/clients.py [--examples 10] [--only openai ...]
 
 Ends in a table and one JSON line; exits with 1 when something is not as it should be.
-docs/clients.md has the last table and what each client needs.
+docs/history/clients.md has the last table, docs/clients.md what each client needs.
 """
 
 from __future__ import annotations

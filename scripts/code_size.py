@@ -1,13 +1,18 @@
-"""Print how big the house is and who imports whom: `python scripts/code_size.py`.
+"""Print how big the house is and who imports whom.
 
-Lines of code are lines that are neither blank nor only a comment; docstrings count. The reading
-of the source tree is shared with `tests/arch`, which enforces the limits.
+    python -m scripts.code_size [--sizes]
+
+--sizes: only the packages, their files and lines, and what their ceilings leave. Lines of code are
+lines that are neither blank nor only a comment; docstrings count. The reading of the source tree is
+shared with `tests/arch`, which enforces the limits.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import io
+import re
 import tokenize
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -18,6 +23,9 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = "radixlm"
+_PLACE = re.compile(rf"{TOP}(\.\w+)+:\w+")
+_IMPORT_BY_NAME = ("import_module", "__import__")
+_START = f"{TOP}.cli.start."  # its functions import by name, too
 
 
 class Function(NamedTuple):
@@ -54,7 +62,7 @@ class Module:
     def lines(self) -> int:
         return len(self.text.splitlines())
 
-    @property
+    @cached_property
     def code_lines(self) -> int:
         skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT}
         skipped |= {tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
@@ -79,6 +87,26 @@ class Module:
                 if target == TOP or target.startswith(TOP + "."):
                     yield OwnImport(target, getattr(node, "lineno", 0), id(node) in top_level)
 
+    def lazy_imports(self) -> Iterator[OwnImport]:
+        """Imports of ours by name: texts like `radixlm.module:name`, with a dot for the colon; and
+        calls such as `import_module`, as they are written where their argument is no text.
+        """
+        own = (item.target for item in self.own_imports())
+        functions = {*_IMPORT_BY_NAME, *(name.removeprefix(_START) for name in own)}
+        for node in ast.walk(self.tree):
+            target = None
+            if isinstance(node, ast.Constant) and _PLACE.fullmatch(str(node.value)):
+                target = str(node.value).replace(":", ".")
+            elif isinstance(node, ast.Call) and node.args and _called(node) in functions:
+                target = _imported(node)
+            if target is not None:
+                yield OwnImport(target, getattr(node, "lineno", 0), at_top=False)
+
+    def imports_to_judge(self) -> Iterator[OwnImport]:
+        """All imports whose module is known: the table says whether they may be."""
+        yield from self.own_imports()
+        yield from (item for item in self.lazy_imports() if item.target.startswith(TOP + "."))
+
     def _targets(self, node: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):
             return [alias.name for alias in node.names]
@@ -92,17 +120,35 @@ class Module:
         return [f"{base}.{alias.name}" for alias in node.names]
 
 
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+
+
+def _imported(call: ast.Call) -> str | None:
+    """What a call imports by name; None for another library, and for texts found as such."""
+    argument = call.args[0]
+    if not isinstance(argument, ast.Constant):
+        return ast.unparse(call)
+    text = str(argument.value)
+    ours = text.partition(".")[0] in (TOP, "")  # or relative
+    return text if ours and not _PLACE.fullmatch(text) else None
+
+
 @dataclass(frozen=True)
 class House:
-    """All modules below src/radixlm, and the table of what may import what."""
+    """All modules below src/radixlm, the table of what may import what, and how many lines of code
+    each package may have.
+    """
 
     modules: Mapping[str, Module]
     may_import: Mapping[str, list[str]]
+    line_ceilings: Mapping[str, int]
 
     @classmethod
     def read(cls, root: Path) -> House:
         settings: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text())
-        may_import = settings["tool"]["radixlm"]["may_import"]
+        tables = settings["tool"]["radixlm"]
+        may_import = tables["may_import"]
         source = root / "src" / TOP
         modules = {}
         for path in sorted(source.rglob("*.py")):
@@ -113,18 +159,22 @@ class House:
             modules[name] = Module(
                 name, package, path.relative_to(root), is_package, path.read_text()
             )
-        return cls(modules, may_import)
+        return cls(modules, may_import, tables["line_ceilings"])
 
     def allows(self, package: str, other: str) -> bool:
-        """Whether one may import the other. A row that names `server` allows all of its floors."""
-        row = {package, *self.may_import.get(package, [])}
-        return other in row or other.partition(".")[0] in row - {package.partition(".")[0]}
+        """Whether one may import the other: `server` allows none of the floors `server.http` ..."""
+        return other in (package, *self.may_import.get(package, []))
 
     def packages(self) -> list[str]:
         """The rows that have source, in the table's order, then those it does not know."""
         found = {module.package for module in self.modules.values()} - {None}
         known = [name for name in self.may_import if name in found]
         return known + sorted(str(name) for name in found if name not in self.may_import)
+
+    def parts(self) -> dict[str, list[Module]]:
+        """Every module once: by package, and the top package's own as `__init__`."""
+        named = {name: self.of_package(name) for name in self.packages()}
+        return {**named, "__init__": self.of_package(None)}
 
     def of_package(self, package: str | None) -> list[Module]:
         return [module for module in self.modules.values() if module.package == package]
@@ -137,10 +187,10 @@ class House:
         return None
 
     def does_import(self, package: str) -> set[str]:
-        """The packages that a package's modules import, itself left out."""
+        """The packages that a package's modules import, at once or later, itself left out."""
         found = set()
         for module in self.of_package(package):
-            for target in (item.target for item in module.own_imports()):
+            for target in (item.target for item in module.imports_to_judge()):
                 other = self.modules.get(self.module_of(target) or "")
                 found.add(target if other is None else other.package or TOP)
         return found - {package}
@@ -159,23 +209,31 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     lines = []
     for row in [header, ["-" * width for width in widths], *rows]:
         cells = [
-            cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
+            cell.rjust(width) if cell.lstrip("-")[:1].isdigit() else cell.ljust(width)
             for cell, width in zip(row, widths, strict=True)
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
-def size_rows(house: House) -> list[list[str]]:
-    rows = []
-    named = [(name, house.of_package(name)) for name in house.packages()]
-    everything = list(house.modules.values())
-    for name, modules in [*named, ("__init__", house.of_package(None)), ("total", everything)]:
-        longest = max((f.lines for module in modules for f in module.functions()), default=0)
-        code = sum(module.code_lines for module in modules)
-        longest_file = max((module.lines for module in modules), default=0)
-        rows.append([name, f"{len(modules)}", f"{code:,}", f"{longest_file}", f"{longest}"])
-    return rows
+def size_table(house: House) -> str:
+    """Of each package: files, lines of code, its ceiling and what that leaves, the lines of its
+    longest file and function.
+    """
+    rows = [_size_row(name, modules, house) for name, modules in house.parts().items()]
+    rows.append(_size_row("total", list(house.modules.values()), house))
+    header = ["package", "files", "lines of code", "ceiling", "left", "longest file", "function"]
+    return table(header, rows)
+
+
+def _size_row(name: str, modules: list[Module], house: House) -> list[str]:
+    code = sum(module.code_lines for module in modules)
+    ceilings = house.line_ceilings
+    most = sum(ceilings.values()) if name == "total" else ceilings.get(name, 0)
+    file = max((module.lines for module in modules), default=0)
+    function = max((f.lines for module in modules for f in module.functions()), default=0)
+    numbers = (len(modules), code, most, most - code, file, function)
+    return [name, *(f"{number:,}" for number in numbers)]
 
 
 def longest(house: House) -> str:
@@ -217,16 +275,15 @@ def _words(page: Path) -> int:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", action="store_true", help="only the sizes of packages")
+    options = parser.parse_args()
     house = House.read(ROOT)
-    print(
-        table(["package", "files", "lines of code", "longest file", "function"], size_rows(house))
-    )
-    print()
-    print(longest(house))
-    print()
-    print(table(["package", "imports"], arch_rows(house)))
-    print()
-    print(table(["page", "words"], word_rows(ROOT)))
+    parts = [size_table(house), longest(house)]
+    if not options.sizes:
+        parts += [table(["package", "imports"], arch_rows(house))]
+        parts += [table(["page", "words"], word_rows(ROOT))]
+    print("\n\n".join(parts))
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.served import PATIENCE, free_port, until_open
+from radixlm.testing.ports import free_port, until_open
 
 ROOT = Path(__file__).parent.parent
 _PARTS = ("src", "pyproject.toml", "README.md", "LICENSE")
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 _GUIDES = {"radixlm/cache/README.md"}  # read here, not where it is installed
 _PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+_PATIENCE = 120.0  # seconds
 _PAGES = ("health", "ui", "ui/main.js", "ui/style.css", "openapi.json")
 
 
@@ -110,10 +111,10 @@ def show_pages(programs: Path, scratch: Path) -> None:
     command = [str(programs / "radixlm"), "serve", "--port", str(port)]
     with subprocess.Popen(command, cwd=scratch, env=_environment()) as server:
         try:
-            until_open(port)
+            until_open(port, _PATIENCE)
             for page in _PAGES:
                 url = f"http://127.0.0.1:{port}/{page}"
-                httpx.get(url, timeout=PATIENCE).raise_for_status()
+                httpx.get(url, timeout=_PATIENCE).raise_for_status()
         finally:
             server.terminate()
 

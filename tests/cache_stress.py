@@ -126,7 +126,7 @@ class Stress:
             if log_every and done >= told:
                 told += log_every
                 seconds = time.perf_counter() - began
-                ghosts = cache.tree.ghost_size
+                ghosts = cache.tree.ghosts.size
                 print(f"  {done:>9,} operations {counts['checks']:>7,} checks {nodes:>7,} nodes "
                       f"{ghosts:>7,} ghosts {seconds:>6.1f} s", flush=True)  # fmt: skip
         self.checked.close()

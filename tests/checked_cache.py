@@ -10,8 +10,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.cache import Lease, Pin, RadixCache, make_policy
-from radixlm.cache.cache import Usage
+from radixlm.cache import Lease, Pin, RadixCache, Usage, make_policy
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import PinError
 from radixlm.core.misses import MissReason, MissReport
@@ -231,7 +230,7 @@ class CheckedCache:
         self._after(None)
 
     def set_policy(self, name: str) -> None:
-        self.cache.tree.order.rebuild(self.cache.tree.nodes(), make_policy(name))
+        self.cache.tree.set_policy(make_policy(name))
         self._after(None)
 
     def close(self) -> None:
@@ -245,7 +244,7 @@ class CheckedCache:
         self.verify()
         same(
             "nodes, ghosts after a flush",
-            (self.cache.tree.node_count, self.cache.tree.ghost_size),
+            (self.cache.tree.node_count, self.cache.tree.ghosts.size),
             (0, 0),
         )
         same("free after a flush", len(self.free), self.capacity)
@@ -364,7 +363,7 @@ class CheckedCache:
         ghosts = len(model.ghosts) * size
         same(
             "pinned, ghosts",
-            (cache.tree.pinned_size, cache.tree.ghost_size),
+            (cache.tree.pinned_size, cache.tree.ghosts.size),
             (model.pinned * size, ghosts),
         )
         stats = cache.tree.stats

@@ -152,8 +152,8 @@ class DiskBench(Bench):
             self.host_tier = self.cache.add_store(Place.HOST, BLOCK, host)
             pace = Pace(HOST_RATE)
             stores.insert(0, Store(self.host_tier, self.host, copy, pace))
-        self.tiering = Tiering(self.cache, self.scheduler, stores, self.time)
-        self.core.tiering = self.tiering
+        self.tiering = Tiering(self.cache, self.scheduler.waiting_room, stores, self.time)
+        self.core.tiering = self.scheduler.tiers = self.tiering
         self.restoring = self.tiering.floors[-1].restoring
         self.saving = self.tiering.floors[-1].saving
         self.moves = moves

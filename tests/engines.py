@@ -21,7 +21,7 @@ from radixlm.core.reports import EventSink
 from radixlm.core.request import Breakpoint, GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, InputProcessor, Limits
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Scheduler, WaitingRoom, make_order
 from radixlm.structured_output import Compiled, Compiler, MaskFiller
 from radixlm.testing.fake_runner import FakeRunner, fingerprints
 from radixlm.text.tokenizer import Tokenizer
@@ -128,12 +128,10 @@ class Bench:
             windows=windows,
         )
         self.scheduler = Scheduler(
-            self.cache,
-            make_order(policy, seed),
+            WaitingRoom(self.cache, make_order(policy, seed), max_wait_admissions),
             chunked_prefill_size=budget,
             max_running_requests=max_running,
             schedule_conservativeness=conservativeness,
-            max_wait_admissions=max_wait_admissions,
             preemption_threshold=preemption_threshold,
             sink=sink,
             clock=clock,

@@ -13,8 +13,10 @@ import numpy as np
 
 from radixlm.cache import RadixCache, RadixTree, SlotAllocator, TreeNode
 from radixlm.cache.node import NODE_WEIGHT, TOKEN_WEIGHT, page_key, path_slots
+from radixlm.cache.states import StateSlots
 from radixlm.cache.stored_parts import StoredParts
 from radixlm.cache.tree_stats import Reuse
+from radixlm.cache.window_slots import WindowSlots
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
 from radixlm.core.moves import Place
@@ -49,17 +51,18 @@ def _(tree: RadixTree) -> None:
         tree.protected_size,
         tree.evictable_size,
         tree.pinned_size,
-        tree.ghost_size,
+        tree.ghosts.size,
     )
     require(counts == sums, f"the tree holds {counts}, its books say {sums}")
     size, budget = tree.ghosts.size, tree.ghosts.budget
     require(size <= budget, f"{size} ghost tokens, the budget is {budget}")
     known = all(tree.by_id.get(node.id) is node for node in nodes)
     require(known, "a node is not found by its id")
+    stored = {each.place: each for each in tree.observers if isinstance(each, StoredParts)}
     for place in Place:
-        [parts] = [each for each in tree.parts if each.place is place] or [None]
-        check_stored(place, parts, nodes)
-    counted = tree.reuse is None or _is_right(tree.reuse, nodes)
+        check_stored(place, stored.get(place), nodes)
+    counts_of = [each for each in tree.observers if isinstance(each, Reuse)]
+    counted = all(_is_right(reuse, nodes) for reuse in counts_of)
     require(counted, "uses are counted of other tokens")
 
 
@@ -73,27 +76,46 @@ def _is_right(reuse: Reuse, nodes: Iterable[TreeNode]) -> bool:
 
 
 @check.register
+def _(windows: WindowSlots) -> None:
+    """No two tokens share a window slot, and those that are not free are given."""
+    given = windows.of[windows.of >= 0]
+    require(np.unique(given).size == given.size, "two tokens have one window slot")
+    usage = windows.usage()
+    require(given.size == windows.capacity - usage.free, f"{given.size} window slots of {usage}")
+    require(windows.held >= windows.pinned >= 0, "more window slots are pinned than locked")
+
+
+@check.register
+def _(states: StateSlots) -> None:
+    """Each checkpoint has a slot of its own, at the end of a node that is resident to there."""
+    usage, slots = states.usage(), set(states.at.values())
+    require(len(slots) == len(states.at), "two checkpoints have one slot")
+    require(slots <= set(range(states.capacity)), f"no slots: {slots}")
+    require(len(slots) == usage.locked + usage.evictable, f"{len(slots)} checkpoints, {usage}")
+    for node in states.at:
+        resident = node.parent is not None and not node.absent
+        require(resident, f"node {node.id} has a checkpoint, but not all its tokens")
+
+
+@check.register
 def _(cache: RadixCache) -> None:
     """The tree's invariants, the conservation law, and that each slot has exactly one owner."""
     check(cache.tree)
     check(cache.allocator)
     usage = cache.usage()
-    require(sum(usage) == cache.capacity, f"{usage} does not add up to {cache.capacity}")
+    usage.check(cache.capacity)
     private = sum(lease.private_size for lease in cache.leases)
     require(private == usage.private, f"leases hold {private}, books say {usage.private}")
     aside = sum(lease.reserve for lease in cache.leases)
     require(aside == cache.laid_aside, f"{aside} laid aside, books say {cache.laid_aside}")
-    windows = cache.windows
-    if windows is not None:
-        places = windows.usage()
-        fits = sum(places) == windows.capacity and min(places) >= 0
-        require(fits, f"{places} is not the capacity of {windows.capacity} window slots")
-        private = sum(lease.private_window for lease in cache.leases)
-        require(private == places.private, f"leases hold {private} window slots, not {places}")
+    for index, component in enumerate(cache.components):
+        check(component)
+        its = component.usage()
+        its.check(component.capacity)
+        private = sum(lease.private_of(index) for lease in cache.leases)
+        require(private == its.private, f"leases hold {private} of a component, not {its}")
     for tier in cache.tiers:
-        room = tier.usage()
-        fits = sum(room) == tier.capacity and min(room) >= 0
-        require(fits, f"{tier.place}: {room} is not the capacity of {tier.capacity}")
+        tier.usage().check(tier.capacity)
     ends: Counter[TreeNode] = Counter(lease.node for lease in cache.leases)
     ends.update(cache.pins.nodes())
     for node in cache.tree.nodes():

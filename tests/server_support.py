@@ -30,7 +30,7 @@ from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, Shelf
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Scheduler, WaitingRoom, make_order
 from radixlm.server import serve as serving
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
@@ -143,8 +143,7 @@ def fake_engine(
     runner = SlowRunner(inner, seconds)
     journal = Journal()
     scheduler = Scheduler(
-        cache,
-        make_order("lpm"),
+        WaitingRoom(cache, make_order("lpm")),
         chunked_prefill_size=config.chunked_prefill_size,
         max_running_requests=config.max_running_requests,
         schedule_conservativeness=1.0,

@@ -19,17 +19,19 @@ def tree_snapshot(tree: RadixTree, query: TreeQuery | None = None) -> TreeSnapsh
 
 
 def watched(tree: RadixTree, query: TreeQuery) -> Picture:
-    """A picture of a tree that records its changes from now on."""
-    tree.changes = Changes()
+    """A picture of a tree whose changes are recorded from now on."""
+    tree.watch(Changes())
     return Picture(tree, query)
 
 
 def take_changes(tree: RadixTree) -> Changes | None:
     """What has changed since the last call, None for nothing."""
-    changes = tree.changes or None
-    if changes is not None:
-        tree.changes = Changes()
-    return changes
+    return recorded(tree).take() or None
+
+
+def recorded(tree: RadixTree) -> Changes:
+    """What records the changes of a tree that is watched."""
+    return [each for each in tree.observers if isinstance(each, Changes)][-1]
 
 
 def resident_prefixes(tree: RadixTree) -> set[tuple[Namespace, tuple[int, ...]]]:

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from benchmarks.language import Counts, count, main
-from radixlm.bench.programs import Ask, Finished
+from radixlm.bench.programs import BenchRequest, CompletedRequest
 
 
-def finished(*prompt: int) -> Finished:
-    return Finished(Ask(prompt=list(prompt), out=2), [90, 91])
+def finished(*prompt: int) -> CompletedRequest:
+    return CompletedRequest(BenchRequest(prompt=list(prompt), out=2), [90, 91])
 
 
 def test_shared_tokens_are_counted_once_and_last_ones_each_time():

@@ -37,7 +37,7 @@ KINDS: Mapping[str, _Kind] = {
     "small": _Kind(speeds.model_small, 60),
     "large": _Kind(speeds.model_large, 100),
     "attention": _Kind(speeds.attention, 60),
-    "bench": _Kind(commands.bench, 120),
+    "bench": _Kind(commands.bench, 180),
     "parts": _Kind(speeds.parts, 60),
     "memcheck": _Kind(commands.memcheck, 90),
     "trace": _Kind(speeds.trace, 40),

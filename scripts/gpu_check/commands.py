@@ -26,7 +26,7 @@ def bench(place: Place) -> Iterator[Finding]:
     """The whole engine, requests under one prefix, with the cache and without."""
     shape, counts = ("tiny", [4]) if place.small else ("qwen3-0.6b", [64, 256])
     for count in counts:
-        sizes = ["--shape", shape, "--requests", str(count), "--rounds", "1"]
+        sizes = ["--shape", shape, "--requests", str(count)]
         path = place.out / f"shared-prefix-{count}.jsonl"
         command = [sys.executable, *_BENCH, *sizes, "--json", str(path)]
         yield from _run(f"bench shared-prefix, {shape}, {count} requests", command)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from radixlm.testing.ports import free_port
 from scripts.try_clients.environments import python_of
-from scripts.try_clients.place import Place, free_port
+from scripts.try_clients.place import Place
 from scripts.try_clients.server import KEY, MODEL
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import httpx
 
+from radixlm.testing.ports import free_port
 from scripts.try_clients.environments import python_of
-from scripts.try_clients.place import Place, free_port
+from scripts.try_clients.place import Place
 from scripts.try_clients.server import KEY
 
 _PATIENCE = 30

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from radixlm.build import DEMO_MODEL
+from radixlm.testing.ports import free_port
 from scripts.try_clients.ai_sdk import use_ai_sdk
 from scripts.try_clients.coding_agents import use_claude_code, use_codex, use_qwen_code
 from scripts.try_clients.constrained import use_guidance, use_outlines
@@ -19,7 +20,7 @@ from scripts.try_clients.environments import version_of
 from scripts.try_clients.guidellm import use_guidellm
 from scripts.try_clients.litellm_package import use_litellm, use_litellm_proxy
 from scripts.try_clients.outcome import Outcome
-from scripts.try_clients.place import Place, free_port
+from scripts.try_clients.place import Place
 from scripts.try_clients.radixview import use_radixview
 from scripts.try_clients.recorder import Change, Recorder, recording
 from scripts.try_clients.recordings import Exchange, save

@@ -10,7 +10,7 @@ from pathlib import Path
 _PUBLIC = ("_asdict", "_fields", "_make", "_replace", "_request_id")
 _OWN = ("self", "cls")
 _BY_NAME = ("setattr", "getattr", "delattr", "hasattr")
-_OURS = ("radixlm", "tests", "benchmarks", "scripts")
+_OURS = ("radixlm", "tests", "benchmarks", "fuzz", "scripts")
 
 
 def private_names(path: Path) -> Iterator[str]:

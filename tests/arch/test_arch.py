@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from scripts.code_size import ROOT, House, arch_rows, longest, size_rows
+from scripts.code_size import ROOT, House, arch_rows, longest, size_table
 from tests.arch import rules
+from tests.arch.made_up_house import TABLE, build
 
 Rule = Callable[[House], Iterator[str]]
-TABLE = {"core": [], "cache": ["core"], "engine": ["core", "cache"], "cli": ["core", "engine"]}
 LIGHT = ("core", "text", "parsers", "structured_output", "cache", "scheduler", "engine")
 HEAVY = ("torch", "transformers", "zmq", "msgspec")
 
@@ -58,25 +58,6 @@ def loaded(module: str, path: Path) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
-
-
-def build(root: Path, files: dict[str, str], table: dict[str, list[str]] | None = None) -> House:
-    """A house with these files below src/radixlm; every folder gets an empty `__init__`."""
-    rows = "".join(f"{name} = {json.dumps(row)}\n" for name, row in (table or TABLE).items())
-    (root / "pyproject.toml").write_text("[tool.radixlm.may_import]\n" + rows)
-    good = {
-        "core/keys.py": "def f():\n    return 1\n",
-        "cache/tree.py": "from radixlm.core.keys import f\n",
-        "cli/start.py": "import importlib\n\nimportlib.import_module('radixlm.engine')\n",
-        "__init__.py": "def g():\n    from radixlm.engine import loop\n    return loop\n",
-        "engine/loop.py": "import json\n\nfrom radixlm.cache.tree import f\n",
-    }
-    for name, text in {**good, **files}.items():
-        path = root / "src" / "radixlm" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (path.parent / "__init__.py").touch()
-        path.write_text(text)
-    return House.read(root)
 
 
 def test_a_good_house_breaks_nothing(tmp_path: Path) -> None:
@@ -126,8 +107,28 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
         {"cli/chat.py": "from radixlm.cache.tree import f\n"},
         "cli may not import cache",
     ),
+    (
+        rules.imports_follow_the_table,
+        {"cache/bad.py": "run = later('radixlm.cli.start:main')\n"},
+        "cache/bad.py:1: cache may not import cli",
+    ),
+    (
+        rules.imports_follow_the_table,
+        {"cache/bad.py": "import importlib\n\nimportlib.import_module('radixlm.engine')\n"},
+        "cache/bad.py:3: cache may not import engine",
+    ),
+    (
+        rules.imports_follow_the_table,
+        {"cli/bad.py": "START = 'radixlm.engine.gone:main'\n"},
+        "radixlm.engine.gone.main does not exist",
+    ),
     (rules.every_package_is_in_the_table, {"tools/x.py": ""}, "tools has no row"),
     (rules.every_package_is_in_the_table, {"helpers.py": ""}, "helpers has no row"),
+    (
+        rules.allowances_are_used,
+        {"cache/tree.py": ""},
+        "row cache allows core, which it does not import: remove core",
+    ),
     (
         rules.own_imports_stand_at_the_top,
         {"cache/bad.py": "def f():\n    from radixlm.core import keys\n    return keys\n"},
@@ -145,21 +146,6 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
         rules.own_imports_stand_at_the_top,
         {"cache/bad.py": "class A:\n    from . import tree\n"},
         "radixlm.cache.tree is not imported at the top",
-    ),
-    (
-        rules.own_imports_stand_at_the_top,
-        {"cache/bad.py": "import importlib\n\nimportlib.import_module('radixlm.engine')\n"},
-        "import_module(radixlm.engine) imports by name",
-    ),
-    (
-        rules.own_imports_stand_at_the_top,
-        {"cli/serve.py": "import importlib\n\nimportlib.import_module('radixlm.engine')\n"},
-        "import_module(radixlm.engine) imports by name",
-    ),
-    (
-        rules.own_imports_stand_at_the_top,
-        {"cache/bad.py": "def f(name):\n    return __import__(f'radixlm.{name}')\n"},
-        "imports by name",
     ),
     (
         rules.own_imports_stand_at_the_top,
@@ -189,6 +175,11 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
         "core/bad.py:5: global x",
     ),
     (
+        rules.the_tree_sets_its_own_fields,
+        {"core/bad.py": "def f(cache):\n    cache.tree.version += 1\n"},
+        "core/bad.py:2: cache.tree.version is the tree's own",
+    ),
+    (
         rules.futures_are_completed_in_one_file,
         {
             "core/futures.py": "def settle(future, value):\n    future.set_result(value)\n",
@@ -202,6 +193,21 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
         rules.functions_are_short,
         {"core/bad.py": "class A:\n" + "".join(f"    {x}\n" for x in LONG.splitlines())},
         "f has 61 lines",
+    ),
+    (
+        rules.packages_stay_below_their_ceilings,
+        {"core/bad.py": "# no code\n\n" + "x = 1\n" * 9},
+        "core has 11 lines of code, 10 are allowed: take lines away, or raise its row",
+    ),
+    (
+        rules.packages_stay_below_their_ceilings,
+        {"__init__.py": "x = 1\n" * 11},
+        "__init__ has 11 lines of code, 10 are allowed",
+    ),
+    (
+        rules.packages_stay_below_their_ceilings,
+        {"tools/x.py": "x = 1\n"},
+        "tools has no row in [tool.radixlm.line_ceilings]: it has 1 lines of code",
     ),
 ]
 
@@ -229,6 +235,15 @@ def test_the_table_rule_bites(table: dict[str, list[str]], message: str, tmp_pat
     assert message in found[0]
 
 
+def test_a_row_without_a_package_is_found(tmp_path: Path) -> None:
+    house = build(tmp_path, {}, {**TABLE, "attic": []})
+    found = [*rules.allowances_are_used(house), *rules.packages_stay_below_their_ceilings(house)]
+    assert found == [
+        f"row attic of [tool.radixlm.{name}] has no package: remove it"
+        for name in ("may_import", "line_ceilings")
+    ]
+
+
 def test_every_rule_has_been_shown_to_bite() -> None:
     shown = {rule for rule, _, _ in BITES} | {rules.the_table_points_down}
     assert shown == set(rules.RULES)
@@ -251,9 +266,9 @@ def test_the_torch_check_bites(text: str, tmp_path: Path) -> None:
 def test_the_report(tmp_path: Path) -> None:
     text = '"""Doc."""\n\n# comment\n\n\ndef f():\n    return (1,\n\n            2)  # end\n'
     house = build(tmp_path, {"core/keys.py": text, "core/bad.py": "from radixlm.cache import x\n"})
-    rows = {row[0]: row[1:] for row in size_rows(house)}
-    assert rows["core"] == ["3", "5", "9", "4"]
-    assert rows["total"][0] == "10"
+    rows = {line.split()[0]: line.split()[1:] for line in size_table(house).splitlines()}
+    assert rows["core"] == ["3", "5", "10", "5", "9", "4"]
+    assert rows["total"][:4] == ["10", "13", "50", "37"]
     assert "keys.py: 9 lines" in longest(house)
     assert ["core", "cache (!)"] in arch_rows(house)
     assert ["cache", "core"] in arch_rows(house)

@@ -64,6 +64,7 @@ def test_what_was_said_stays_the_beginning(style: str, described: bool) -> None:
             assert whole.startswith(first), (name, place)
 
 
+@pytest.mark.slow
 def test_the_earlier_way_loses_much() -> None:
     """What the styles are for: as they are, templates refuse or leave out part of most kinds."""
     troubled = set()

@@ -12,7 +12,7 @@ from radixlm.core.request import Hint
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.pipeline.recorder import recording
 from radixlm.sim.calls import Problems
-from radixlm.sim.sources import Source
+from radixlm.sim.sources import TraceSource
 from tests.server_support import Client, refused
 
 SAID: tuple[tuple[dict[str, Any], Hint], ...] = (
@@ -39,7 +39,7 @@ def test_what_is_said_reaches_the_engine_and_the_trace(engine: AsyncEngine, tmp_
             client.complete("hello", max_tokens=2, ignore_eos=True, **fields)
         client.post("/v1/chat/completions", messages=marked, max_tokens=2, ignore_eos=True)
     problems = Problems()
-    sessions = list(Source(str(path)).open(problems))
+    sessions = list(TraceSource(str(path)).open(problems))
     assert not problems.count
     assert [session.calls[0].hint for session in sessions] == [
         *(hint for _, hint in SAID),

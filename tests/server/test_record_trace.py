@@ -23,8 +23,8 @@ from radixlm.core.trace_lines import Recorded
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.pipeline import recorder as module
 from radixlm.server.pipeline.recorder import Recorder, recording
-from radixlm.sim.calls import Problems, Session
-from radixlm.sim.sources import Source
+from radixlm.sim.calls import Problems, TraceSession
+from radixlm.sim.sources import TraceSource
 from tests.server_support import Client
 
 
@@ -32,9 +32,9 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def recorded(path: Path) -> list[Session]:
+def recorded(path: Path) -> list[TraceSession]:
     problems = Problems()
-    sessions = list(Source(str(path)).open(problems))
+    sessions = list(TraceSource(str(path)).open(problems))
     assert not problems.count
     return sessions
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import sqlite3
+import time
 from typing import Any
 
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.server.responses.response_store import StoreLimits, Turn, TurnStore
+from radixlm.server.responses.response_store import ResponseStore, StoreLimits, Turn, TurnStore
 
 DAY = 86_400.0
 
@@ -243,3 +245,28 @@ def test_a_file_of_another_version_is_refused(tmp_path, clock):
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="another version of radixlm \\(1\\)"):
         TurnStore(path, StoreLimits(1, 1, 1.0), clock)
+
+
+def test_work_is_cancelled_once():
+    """What a response does once it is cancelled goes on, however often it is stopped."""
+    store = ResponseStore(TurnStore(None, StoreLimits(9, 10**6, 60), time.time))
+    done = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            done.append("stored")
+
+    async def main() -> None:
+        store.start("a", work())
+        await asyncio.sleep(0)
+        first = asyncio.create_task(store.stop("a"))
+        await asyncio.sleep(0)
+        await asyncio.gather(first, store.stop("a"))
+
+    asyncio.run(main())
+    store.close()
+    assert done == ["stored"]

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from radixlm.cli.sim_command import command
 from radixlm.core.errors import ConfigError
 from radixlm.sim import live as live_module
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.live import Player, ServerTarget, as_answered, played
-from radixlm.sim.sources import Source
+from radixlm.sim.sources import TraceSource
 from tests.long_answers import long_answer
 from tests.server_support import live
 
@@ -25,7 +25,7 @@ def key(*ids: int) -> np.ndarray:
 
 
 def test_prompts_go_on_from_what_was_really_answered():
-    first, second = Call(key(1, 2), key(3, 4)), Call(key(1, 2, 3, 4, 5), key(6))
+    first, second = TraceCall(key(1, 2), key(3, 4)), TraceCall(key(1, 2, 3, 4, 5), key(6))
     said = [(first, first.prompt, key(30, 40)), (second, key(1, 2, 30, 40, 5), key(60))]
     assert as_answered(key(1, 2, 3, 4, 5, 6, 7), said).tolist() == [1, 2, 30, 40, 5, 60, 7]
     assert as_answered(key(1, 2, 3, 4, 9), said).tolist() == [1, 2, 30, 40, 9]
@@ -33,9 +33,9 @@ def test_prompts_go_on_from_what_was_really_answered():
 
 
 def test_each_turn_finds_the_one_before(client):
-    first = Call(key(*range(1, 40)), key(*range(50, 58)))
-    again = Call(np.concatenate((first.prompt, first.answer, key(7))), key(60, 61), gap=0.01)
-    sessions = [Session((first, again), at=0.0), Session((first,))]
+    first = TraceCall(key(*range(1, 40)), key(*range(50, 58)))
+    again = TraceCall(np.concatenate((first.prompt, first.answer, key(7))), key(60, 61), gap=0.01)
+    sessions = [TraceSession((first, again), at=0.0), TraceSession((first,))]
     problems = Problems()
 
     async def play() -> Player:
@@ -55,7 +55,7 @@ def test_each_turn_finds_the_one_before(client):
 
 
 def test_a_call_that_is_refused_is_told_and_the_rest_goes_on(client):
-    long = Call(np.ones(9_000, dtype=np.int32), key(1), where="trace:1")
+    long = TraceCall(np.ones(9_000, dtype=np.int32), key(1), where="trace:1")
     problems = Problems()
 
     async def play() -> Player:
@@ -64,7 +64,7 @@ def test_a_call_that_is_refused_is_told_and_the_rest_goes_on(client):
             player = Player(ServerTarget(http), problems)
             await player.run(
                 [
-                    Session((long, Call(key(1, 2), key(3)))),
+                    TraceSession((long, TraceCall(key(1, 2), key(3)))),
                 ]
             )
             return player
@@ -104,7 +104,7 @@ def test_a_trace_of_which_no_call_is_answered_is_an_error(engine, tmp_path):
 def test_a_server_that_says_too_much_is_given_up(monkeypatch):
     monkeypatch.setattr(live_module, "MOST_BYTES", 1_000)
     with long_answer(2_000) as url, pytest.raises(ConfigError, match="more than 1,000 bytes"):
-        played(Source("chats", limit=1), url, None, users=1)
+        played(TraceSource("chats", limit=1), url, None, users=1)
 
 
 def test_without_a_server_it_says_so():

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.attend import Attend
-from radixlm.attention.backends import Backend, CpuBackend
+from radixlm.attention.backends import AttentionBackend, CpuBackend
 from radixlm.attention.plan import Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend, parts_of
 from radixlm.core.batch import ScheduledRow, Segment, WindowMoves
@@ -193,13 +193,13 @@ def _filled(
     return Case(rows, pool, table, slots.to(device), q, k, v)
 
 
-def _on_the_cpu(least_queries: int) -> Callable[..., Backend]:
+def _on_the_cpu(least_queries: int) -> Callable[..., AttentionBackend]:
     return partial(CpuBackend, least_queries=least_queries)
 
 
 # The product's two backends, torch's with groups of one size, and the CPU's with one way of
 # computing for everything.
-BACKENDS: dict[str, Callable[..., Backend]] = {
+BACKENDS: dict[str, Callable[..., AttentionBackend]] = {
     "torch": TorchBackend,
     "torch 1": partial(TorchBackend, group_tokens=1),
     "torch 150": partial(TorchBackend, group_tokens=150),

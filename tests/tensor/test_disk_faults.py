@@ -1,6 +1,6 @@
 """A disk that fails while an engine uses it: the right tokens, an end, and no slot lost.
 
-Kills and whole servers: `benchmarks.disk_kills`, `benchmarks.disk_faults`.
+Kills and whole servers: `fuzz.disk_kills`, `fuzz.disk_faults`.
 """
 
 from __future__ import annotations

@@ -10,33 +10,75 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from numba.core.codegen import get_host_cpu_features
 
+from tests.tensor.attention_cases import Heads
+
 HERE = Path(__file__).parent
-WHOLE = ("attention", "kernels/test_kernels.py", "layers", "runner/test_masks.py")
-# What differs between processors with vectors of one width is in these.
-VECTORS = ("attention/test_cpu_backend.py", "attention/test_coded_pool.py", "layers")
 AVX512 = ("avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "f16c")
+SAME_BITS = (
+    "attention/test_same_bits.py::test_a_row_has_the_same_bits_in_any_company_and_any_chunks"
+)
+# Each kernel once in what its code is made for: types, codes, caps, ends of rows that are no whole
+# vectors. Which rows share what, and other sizes of heads, are the same code in other order.
+VECTORS = (
+    "attention/test_cpu_backend.py",
+    "attention/test_coded_pool.py",
+    "layers/test_compiled.py",
+    "layers/test_experts.py",
+    "layers/test_few_tokens.py::test_the_same_bits[llama-float32]",
+    "layers/test_few_tokens.py::test_the_same_bits[llama-bfloat16]",
+    "layers/test_few_tokens.py::test_the_same_bits[llama-int8]",
+    "layers/test_lora.py",
+    "layers/test_packing.py",
+    "layers/test_quantized.py",
+)
+# With vectors of another width also what a processor with AVX-512 has tested by itself.
+WIDTH = (
+    *VECTORS,
+    "attention/test_caps_and_sinks.py::test_one_answer_of_all_backends",
+    "attention/test_place.py",
+    SAME_BITS,
+    "attention/test_windows.py::test_a_token_sees_its_window",
+    "runner/test_masks.py",
+)
+# What multiplies by tiles: bfloat16, and rows of bytes.
+TILES = (
+    "attention/test_cpu_backend.py::test_more_queries_of_a_token_than_a_block_has",
+    "attention/test_cpu_backend.py::test_scores_that_grow_along_the_context",
+    "attention/test_cpu_backend.py::test_pieces_leave_out_what_is_shared",
+    f"{SAME_BITS}[0-False-dtype1-0.03-{Heads(4, 1, 20)}]",
+    f"{SAME_BITS}[16-True-dtype1-0.03-{Heads(9, 3, 64)}]",
+    "layers/test_experts.py::test_the_sum_of_the_chosen",
+    "layers/test_few_tokens.py::test_the_same_bits[llama-bfloat16]",
+    "layers/test_few_tokens.py::test_the_same_bits[llama-int8]",
+    "layers/test_packing.py",
+    "layers/test_quantized.py::test_products",
+    "layers/test_quantized.py::test_a_row_has_the_same_bits_in_any_company_and_form",
+    "layers/test_quantized.py::test_what_no_form_knows_is_multiplied_in_blocks_when_bits_matter",
+)
+EMULATION = HERE / "emulated_amx.py"
 
 
 class FeatureSet(NamedTuple):
-    """features: LLVM's names. aten, onednn: the same for torch's own code. plugin: of pytest, that
-    emulates what the processor has not.
+    """features: LLVM's names. aten, onednn: the same for torch's own code. tests: files, functions
+    and cases. plugin: of pytest, that emulates what the processor has not.
     """
 
     features: tuple[str, ...]
     aten: str
     onednn: str
-    files: tuple[str, ...] = WHOLE
+    tests: tuple[str, ...]
     plugin: str | None = None
 
 
 SETS = {
-    "AVX2": FeatureSet(("avx2", "fma", "f16c"), "avx2", "AVX2"),
+    "AVX2": FeatureSet(("avx2", "fma", "f16c"), "avx2", "AVX2", WIDTH),
     "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE", VECTORS),
     "AVX-512 with bfloat16 and bytes": FeatureSet(
         (*AVX512, "avx512bf16", "avx512vnni"), "avx512", "AVX512_CORE_BF16", VECTORS
@@ -45,7 +87,7 @@ SETS = {
         (*AVX512, "avx512bf16"),
         "avx512",
         "AVX512_CORE_BF16",
-        ("attention/test_cpu_backend.py", "attention/test_same_bits.py", "layers"),
+        TILES,
         "tests.tensor.emulated_amx",
     ),
 }
@@ -74,13 +116,18 @@ def arrived(environment: Mapping[str, str]) -> list[bool]:
     return [word == "True" for word in found.split()]
 
 
+def emulated_home(cache: pytest.Cache) -> Path:
+    """A folder for what is compiled with the emulation as it is."""
+    return cache.mkdir(f"emulated-amx-{sha256(EMULATION.read_bytes()).hexdigest()[:16]}")
+
+
 def run(name: str, environment: Mapping[str, str]) -> None:
-    _, _, _, files, plugin = SETS[name]
+    _, _, _, tests, plugin = SETS[name]
     program = [sys.executable, "-m", "pytest", "-qxrs", "-m", "not slow", "-p", "no:cacheprovider"]
     program += [option for each in HANGS for option in ("-o", each)]
     program += [] if plugin is None else ["-p", plugin]
     done = subprocess.run(  # noqa: S603
-        [*program, *(str(HERE / file) for file in files)],
+        [*program, *(str(HERE / test) for test in tests)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -92,7 +139,7 @@ def run(name: str, environment: Mapping[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
-def test_all_compiled_code(name: str, tmp_path: Path) -> None:
+def test_compiled_code(name: str, pytestconfig: pytest.Config) -> None:
     if missing := lacking(name):
         pytest.skip(f"this processor has no {', '.join(missing)}")
     features, aten, onednn, _, plugin = SETS[name]
@@ -104,7 +151,8 @@ def test_all_compiled_code(name: str, tmp_path: Path) -> None:
         "GOMP_SPINCOUNT": "0",
     }
     if plugin is not None:
-        processor["HOME"] = str(tmp_path)  # kernels in it only seem to be this processor's
+        # Kernels in it only seem to be this processor's. The next run finds them compiled.
+        processor["HOME"] = str(emulated_home(pytestconfig.cache))
     environment = {**os.environ, **processor}
     made = arrived(environment)
     assert made == [*(f"avx512{each}" in features for each in ("f", "bf16", "vnni")), False]

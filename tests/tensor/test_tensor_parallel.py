@@ -17,7 +17,9 @@ from safetensors.torch import load_file, save_file
 from radixlm import Engine, Namespace, RequestOutput, SamplingParams
 from radixlm.core.errors import ConfigError, EngineDeadError, InvalidRequestError
 from radixlm.core.keys import as_key
+from radixlm.engine import EngineCore
 from radixlm.testing.reference import make_checkpoint
+from tests.invariants import check
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
 
@@ -85,6 +87,7 @@ def two(folder: Path) -> Iterator[Engine]:
 def test_the_answers_of_one_rank(folder: Path, two: Engine) -> None:
     with Engine(str(folder), **FLAGS) as one:
         expected = answers(one)
+        assert two.info.kv_bytes == one.info.kv_bytes
     found = answers(two)
     for mine, its in zip(expected, found, strict=True):
         assert its.token_ids == mine.token_ids
@@ -98,7 +101,10 @@ def test_the_answers_of_one_rank(folder: Path, two: Engine) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "flags"),
-    [("llama", {}), ("gemma3_text", {"swa_full_tokens_ratio": 0.5})],
+    [
+        pytest.param("llama", {}, marks=pytest.mark.slow),
+        ("gemma3_text", {"swa_full_tokens_ratio": 0.5}),
+    ],
 )
 def test_what_is_no_number_in_another_rank_is_not_kept(
     tmp_path: Path, architecture: str, flags: dict[str, Any]
@@ -134,6 +140,70 @@ def _break(file: Path, token: int) -> None:
             weights[name][0] = 0
     weights["model.layers.2.self_attn.v_proj.weight"][-1, 0] = 3e38
     save_file(weights, file, {"format": "pt"})
+
+
+# Layers with a window: prompts that share up to 60 tokens, more than two windows of 24.
+HEAD = [(11 * i) % 290 + 3 for i in range(60)]
+BESIDE = [[*HEAD[: 20 + 8 * n], *range(40 + 25 * n, 60 + 25 * n)] for n in range(6)]
+LONG = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+TIGHT: dict[str, Any] = {
+    "kv_tokens": 160,
+    "dtype": "float32",
+    "chunked_prefill_size": 16,
+    "schedule_conservativeness": 0.0,
+}
+
+
+def checked(engine: Engine) -> None:
+    """From now on every invariant of the cache is looked at after each step."""
+
+    def begin(core: EngineCore) -> None:
+        step = core.step
+
+        def stepped() -> list[RequestOutput]:
+            outputs = step()
+            check(core.cache)
+            return outputs
+
+        core.step = stepped  # type: ignore[method-assign]
+
+    engine.client.ask(begin).result()
+
+
+def ids(engine: Engine) -> list[tuple[int, ...]]:
+    """Cold and from the cache, an answer that is given up between them."""
+    outputs = engine.generate(BESIDE, LONG)
+    given_up = engine.client.run([engine.request(BESIDE[-1][::-1], LONG)])
+    next(given_up)
+    given_up.close()
+    outputs += engine.generate(BESIDE, LONG)
+    return [output.token_ids for output in outputs]
+
+
+@pytest.mark.parametrize("architecture", ["gemma3_text", "gpt_oss", "cohere2"])
+def test_layers_with_a_window_have_slots_of_their_own_in_all_ranks(
+    tmp_path: Path, architecture: str
+) -> None:
+    folder, others = str(make_checkpoint(tmp_path / "model", architecture)), set(ranks())
+    with Engine(folder, swa_full_tokens_ratio=1.0, **TIGHT) as one:
+        expected, whole = ids(one), one.info.kv_bytes
+    with Engine(folder, swa_full_tokens_ratio=0.7, **TIGHT) as one:
+        assert ids(one) == expected
+        size, of_one = one.stats().swa_capacity, one.info.kv_bytes
+    with Engine(folder, tp_size=2, swa_full_tokens_ratio=0.7, **TIGHT) as two:
+        checked(two)
+        assert ids(two) == expected
+        stats = two.stats()
+        assert stats.swa_capacity == size
+        assert two.info.kv_bytes == of_one < whole
+        assert min(stats.retractions, stats.swa_evicted_tokens, stats.cached_tokens) > 0
+        assert (stats.requests_aborted, stats.leaks) == (1, 0)
+        two.flush_cache()
+        assert two.stats().swa_free == size
+        [mine] = set(ranks()) - others
+        os.kill(mine, signal.SIGKILL)
+        with pytest.raises(EngineDeadError, match=r"rank 1 of 2 .* was ended by signal 9"):
+            two.generate(BESIDE, LONG)
 
 
 def listening(process: int) -> list[str]:

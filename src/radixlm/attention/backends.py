@@ -31,7 +31,7 @@ from radixlm.attention.reads import (
     number_parts,
     reads_of,
 )
-from radixlm.attention.tile_layout import STRIP, TILE, Shape, places_of
+from radixlm.attention.tile_layout import STRIP, TILE, TileShape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.core.errors import ConfigError
@@ -62,7 +62,7 @@ _PARTS_BYTES = 64 << 20
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
 
 
-class Backend(Protocol):
+class AttentionBackend(Protocol):
     """A way to compute attention over one pool, made once. sharing: what pays, for `make_plan`."""
 
     sharing: Sharing
@@ -114,7 +114,7 @@ class CpuBackend:
         self._n_heads = n_heads
         bfloat16 = pool.dtype == torch.bfloat16
         tiles = bfloat16 and has_tiles()
-        self._shape = Shape(
+        self._shape = TileShape(
             queries, pool.head_dim, bfloat16, tiles, deterministic and tiles, pool.coded, cap
         )
         self._tiles = make_tile_kernel(self._shape)
@@ -132,7 +132,7 @@ class CpuBackend:
             )
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """See `Backend`."""
+        """See `AttentionBackend`."""
         pool = self._pool
 
         def make(its: AttentionPlan, window: int | None, own: bool) -> CpuAttention:
@@ -343,7 +343,7 @@ def make_backend(
     cap: float = 0.0,
     deterministic: bool = False,
     expansions: Sequence[Expansion] = (),
-) -> Backend:
+) -> AttentionBackend:
     """The CPU's own where all of its parts know pools of this type, else torch's.
 
     n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. expansions: of a pool of

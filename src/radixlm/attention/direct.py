@@ -68,7 +68,8 @@ def make_direct_kernel(
     """The kernel for a shape: `queries` per key head. Takes a second to compile, once.
 
     coded: the pool is, and `has_code_dots`; scales: its own. reads: address of rows of int64, see
-    `Read`; of one token each. slots: address of int32; after a read's own there are `MORE_SLOTS`.
+    `ContextRead`; of one token each. slots: address of int32; after a read's own there are
+    `MORE_SLOTS`.
     scratch: see `scratch_bytes`. cap: of scores; 0: none.
     """
     pairs = has_pairs(head_dim, bfloat16=bfloat16) and not coded

@@ -33,7 +33,7 @@ _LEAST_NEW = 16
 _DEARER = 2
 
 
-class Reader(Protocol):
+class LatentReader(Protocol):
     """What reads absorbed: a backend of a pool whose values are its keys."""
 
     sharing: Sharing
@@ -42,17 +42,17 @@ class Reader(Protocol):
 
 
 class LatentBackend:
-    """A `Backend` of a pool of latents. expansions: of each layer. reader: of the same pool, for as
-    many heads.
+    """An `AttentionBackend` of a pool of latents. expansions: of each layer. reader: of the same
+    pool, for as many heads.
     """
 
-    def __init__(self, pool: KVPool, expansions: Sequence[Expansion], reader: Reader) -> None:
+    def __init__(self, pool: KVPool, expansions: Sequence[Expansion], reader: LatentReader) -> None:
         self._pool, self._expansions, self._reader = pool, expansions, reader
         largest = min(reader.sharing.largest, least_expanded(expansions[0].sizes) - 1)
         self.sharing = reader.sharing._replace(largest=max(largest, 1))
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """See `Backend`."""
+        """See `AttentionBackend`."""
         sizes = self._expansions[0].sizes
         large = [span for span in plan.rows if pays_expanded(span, sizes)]
         few, tokens = plan, None

@@ -17,7 +17,7 @@ MORE_SLOTS = 15
 Numbers = npt.NDArray[np.int64]
 
 
-class Read(NamedTuple):
+class ContextRead(NamedTuple):
     """A few neighbouring tokens of the step, and what they read together: a row that kernels take.
 
     token, tokens: the first one, and how many; of a reversed read minus the first one, which is the
@@ -36,7 +36,7 @@ class Read(NamedTuple):
     start: int
     part: int = ANSWER
 
-    def after(self, hidden: int) -> Read:
+    def after(self, hidden: int) -> ContextRead:
         """The same without the first slots, which none of the tokens sees."""
         return self._replace(
             slots=self.slots + hidden,
@@ -47,12 +47,12 @@ class Read(NamedTuple):
 
 
 _TOKEN, TOKENS, _SLOTS, _LENGTH, _SEEN, _START, _PART = range(7)
-READ_BYTES = 8 * len(Read._fields)
+READ_BYTES = 8 * len(ContextRead._fields)
 
 
 def reads_of(
     plan: AttentionPlan, table: Tensor
-) -> tuple[list[Read], list[Read], npt.NDArray[np.int32]]:
+) -> tuple[list[ContextRead], list[ContextRead], npt.NDArray[np.int32]]:
     """What each row reads by itself, what rows read together, and the list of all their slots.
 
     table: (rows, context) int32, with this step applied. A row's slots are followed by its last one
@@ -65,17 +65,17 @@ def reads_of(
         row, end = rows[span.table_row], span.start + span.context
         slots += row[span.start : end], row[end - 1 : end].repeat(MORE_SLOTS)
         seen = span.context - span.n_new + 1
-        own.append(Read(span.token, span.n_new, at, span.context, seen, span.start))
+        own.append(ContextRead(span.token, span.n_new, at, span.context, seen, span.start))
         at += span.context + MORE_SLOTS
     for read in plan.shared:
         slots += [np.arange(*run, dtype=np.int32) for run in read.extents]
         count, length = read.stop - read.first, read.length
-        shared.append(Read(read.first, count, at, length, length, read.start))
+        shared.append(ContextRead(read.first, count, at, length, length, read.start))
         at += read.length
     return own, shared, np.concatenate(slots)
 
 
-def by_token(reads: Sequence[Read]) -> Numbers:
+def by_token(reads: Sequence[ContextRead]) -> Numbers:
     """Rows of reads of one token each."""
     made = _rows(reads)
     counts = made[:, TOKENS]
@@ -111,11 +111,13 @@ def in_windows(
     """
     newer, older, more, at = [], [], [slots], len(slots)
     for numbers in blocks:
-        read = Read(*numbers.tolist())
+        read = ContextRead(*numbers.tolist())
         line, first = read.seen + read.tokens - 1 - window, max(read.seen - window, 0)
         if line > first:
             token = read.token + read.tokens - 2
-            older.append(Read(-token, read.tokens - 1, at, line - first, 1, read.start + first))
+            older.append(
+                ContextRead(-token, read.tokens - 1, at, line - first, 1, read.start + first)
+            )
             more.append(slots[read.slots + first : read.slots + line][::-1])
             at += line - first
         hidden = max(line, 0)
@@ -123,19 +125,21 @@ def in_windows(
     return _rows(newer), _rows(older), np.concatenate(more)
 
 
-def in_blocks(reads: Sequence[Read], block_tokens: int) -> Numbers:
+def in_blocks(reads: Sequence[ContextRead], block_tokens: int) -> Numbers:
     """Rows of reads of up to `block_tokens`."""
     blocks = []
     for read in reads:
         for first in range(0, read.tokens, block_tokens):
             tokens, seen = min(block_tokens, read.tokens - first), read.seen + first
             length = min(read.length, seen + tokens - 1)
-            blocks.append(Read(read.token + first, tokens, read.slots, length, seen, read.start))
+            blocks.append(
+                ContextRead(read.token + first, tokens, read.slots, length, seen, read.start)
+            )
     return _rows(blocks)
 
 
-def _rows(reads: Sequence[Read]) -> Numbers:
-    return np.array(reads, dtype=np.int64).reshape(-1, len(Read._fields))
+def _rows(reads: Sequence[ContextRead]) -> Numbers:
+    return np.array(reads, dtype=np.int64).reshape(-1, len(ContextRead._fields))
 
 
 def cut(reads: Numbers, tile: int, wanted: int, most_parts: int, *, ordered: bool) -> Numbers:

@@ -9,7 +9,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from radixlm.attention.tile_layout import Shape, places_of
+from radixlm.attention.tile_layout import TileShape, places_of
 from radixlm.kernels.code_dots import UNIT_CODES, units_of_codes
 from radixlm.kernels.strips import UNIT_BYTES
 from radixlm.kernels.vectors import (
@@ -26,7 +26,7 @@ _ADDRESS_BYTES = 8
 _INT8, _INT32, _INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
-def make_pack_codes(shape: Shape) -> Any:
+def make_pack_codes(shape: TileShape) -> Any:
     """pack(keys, values, scales, heads, slots, count, base): see `tile_layout.make_pack`."""
     places, kept, step = places_of(shape), shape.kept_bytes, shape.step
     pack_keys, pack_values = _make_pack_key_codes(shape), _make_pack_value_codes(shape)
@@ -61,7 +61,7 @@ def make_pack_codes(shape: Shape) -> Any:
     return pack
 
 
-def _make_pack_key_codes(shape: Shape) -> Any:
+def _make_pack_key_codes(shape: TileShape) -> Any:
     """pack_keys(base, t): 16 keys, at the addresses in scratch, as the tile's columns from t on.
     Four codes at a time are turned as one, as `code_dots` does it; then a lane is a key's.
     """
@@ -114,7 +114,7 @@ def _paired(ops: Lanes, builder: ir.IRBuilder, numbers: Sequence[Any]) -> list[A
     ]
 
 
-def _make_pack_value_codes(shape: Shape) -> Any:
+def _make_pack_value_codes(shape: TileShape) -> Any:
     """pack_values(one, other, scale, other_scale, base, t): the values of tokens t and t + 1 of a
     tile.
     """

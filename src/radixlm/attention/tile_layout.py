@@ -36,7 +36,7 @@ SUM_BYTES = 4 * MOST_LANES
 _BLOCK_QUERIES = 384
 
 
-class Shape(NamedTuple):
+class TileShape(NamedTuple):
     """queries: that share a key head, of one token. tiles: whether AMX multiplies. ordered: whether
     a context that is read in pieces, cut at tiles, is to give the same bits as read at once, which
     it does anyway where vectors multiply. coded: whether the pool is. cap: of scores, see
@@ -115,7 +115,7 @@ class Shape(NamedTuple):
         return TILE * (2 if self.pairs else 4) + LINE_BYTES
 
 
-class Places(NamedTuple):
+class ScratchLayout(NamedTuple):
     """Bytes from the start of a thread's scratch. mixed, states: what a block has of its context so
     far, see `merge`. scores: of a strip; then what the strip has of a tile alone, with tile_states.
     tile_sums, sums, bases: where AMX multiplies, see `tile_strips`. rows: addresses of 16 keys,
@@ -137,7 +137,7 @@ class Places(NamedTuple):
     end: int
 
 
-def places_of(shape: Shape) -> Places:
+def places_of(shape: TileShape) -> ScratchLayout:
     row = shape.width * UNIT_BYTES
     sizes = (
         TILE * row,
@@ -156,10 +156,10 @@ def places_of(shape: Shape) -> Places:
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + -(-size // 64) * 64)
-    return Places(*starts)
+    return ScratchLayout(*starts)
 
 
-def make_take(shape: Shape) -> Any:
+def make_take(shape: TileShape) -> Any:
     """take(q, stride, tokens, base): lay out a block's queries; nothing is read yet."""
     places, units, queries, head_dim = places_of(shape), shape.units, shape.queries, shape.head_dim
     width, bfloat16, pairs = shape.width, shape.bfloat16, shape.pairs
@@ -222,7 +222,7 @@ def copy_floats(read: int, count: int, into: int, width: int, bfloat16: bool) ->
         made[i] = 0
 
 
-def make_pack(shape: Shape) -> Any:
+def make_pack(shape: TileShape) -> Any:
     """pack(keys, values, scales, heads, slots, count, base): a tile of one head, laid out. keys,
     values, scales: of the head in the first slot; heads: of a token. `tile_codes` has the same for
     a pool that is coded.
@@ -249,7 +249,7 @@ def make_pack(shape: Shape) -> Any:
     return pack
 
 
-def _make_pack_keys(shape: Shape) -> Any:
+def _make_pack_keys(shape: TileShape) -> Any:
     """pack_keys(base, t): 16 keys, at the addresses in scratch, as the tile's columns from t on.
 
     As many tokens as a strip is wide lie together, a panel, unit after unit: rows as long as the
@@ -288,7 +288,7 @@ def _make_pack_keys(shape: Shape) -> Any:
     return in_vectors if whole else one_by_one
 
 
-def _make_pack_values(shape: Shape) -> Any:
+def _make_pack_values(shape: TileShape) -> Any:
     """pack_values(one, other, base, t): the values of tokens t and t + 1 of a tile."""
     places, width, head_dim = places_of(shape), shape.width, shape.head_dim
     pairs, bfloat16 = shape.pairs, shape.bfloat16

@@ -22,7 +22,7 @@ from numba import types
 from numba.core import cgutils
 
 from radixlm.attention.merge import STATE_BYTES, begin, make_fold
-from radixlm.attention.tile_layout import SUM_BYTES, Shape, places_of
+from radixlm.attention.tile_layout import SUM_BYTES, TileShape, places_of
 from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS, TileStrip, make_tile_product
 from radixlm.kernels.dots import capped, row_largest
 from radixlm.kernels.strips import UNIT_BYTES
@@ -53,7 +53,7 @@ _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
 _WAITING = types.UniTuple(types.int64, 8)
 
 
-def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
+def make_tile_strip(shape: TileShape) -> tuple[Any, Any]:
     """strip(base, row, last, seen, count, begins): see `tiles.make_vector_strip`. begins: whether
     this is the first tile of what is read. close(base, rows): the states of a block's rows, when
     the last tile is done.
@@ -98,7 +98,7 @@ def make_tile_strip(shape: Shape) -> tuple[Any, Any]:
     return strip, close
 
 
-def _make_set_bases(shape: Shape, states_at: Any) -> Any:
+def _make_set_bases(shape: TileShape, states_at: Any) -> Any:
     """set_bases(base, row, rows, seen): by the first token, whose scores are in the first room."""
     places, queries = places_of(shape), shape.queries
     scale, cap_one = np.float32(LOG2_E / math.sqrt(shape.head_dim)), _make_cap_one(shape)
@@ -114,7 +114,7 @@ def _make_set_bases(shape: Shape, states_at: Any) -> Any:
     return set_bases
 
 
-def _make_results(shape: Shape) -> tuple[Any, Any]:
+def _make_results(shape: TileShape) -> tuple[Any, Any]:
     """mixed_at(base, row), states_at(base, row): where a strip's values and states are added up."""
     places, ordered, width = places_of(shape), shape.ordered, shape.width
 
@@ -131,7 +131,7 @@ def _make_results(shape: Shape) -> tuple[Any, Any]:
     return mixed_at, states_at
 
 
-def _make_take_in(shape: Shape, results: tuple[Any, Any]) -> Any:
+def _make_take_in(shape: TileShape, results: tuple[Any, Any]) -> Any:
     """take_in(base, row, rows): what a tile gave, if it is ordered."""
     places, width, fold = places_of(shape), shape.width * 4, make_fold(shape.head_dim)
     mixed_at, states_at = results
@@ -147,7 +147,7 @@ def _make_take_in(shape: Shape, results: tuple[Any, Any]) -> Any:
     return take_in
 
 
-def _make_score(shape: Shape) -> Any:
+def _make_score(shape: TileShape) -> Any:
     """score(base, row, rows, c): the tile's tokens from c on, into the first room."""
     places, units = places_of(shape), shape.units
     product, q_bytes = make_tile_product(2), units * UNIT_BYTES
@@ -160,7 +160,7 @@ def _make_score(shape: Shape) -> Any:
     return score
 
 
-def _make_weigh(shape: Shape) -> Any:
+def _make_weigh(shape: TileShape) -> Any:
     """weigh(base, row, rows, seen, count): weights of a tile, and their sums. The first scores are
     in the first room.
     """
@@ -189,7 +189,7 @@ def _make_weigh(shape: Shape) -> Any:
     return weigh
 
 
-def _make_panel(shape: Shape, groups: int) -> Any:
+def _make_panel(shape: TileShape, groups: int) -> Any:
     """panel(q, keys, room, waiting): scores, while others that wait are weighed."""
     units, q_bytes = shape.units, shape.units * UNIT_BYTES
     steps = units // TILE_UNITS
@@ -214,7 +214,7 @@ def _make_panel(shape: Shape, groups: int) -> Any:
     return panel
 
 
-def _make_weigh_waiting(shape: Shape) -> Any:
+def _make_weigh_waiting(shape: TileShape) -> Any:
     """weigh_waiting(waiting): the same with no scores to compute."""
 
     @emitted(types.void, _WAITING)
@@ -224,7 +224,9 @@ def _make_weigh_waiting(shape: Shape) -> Any:
     return weigh_waiting
 
 
-def _weigh_rows(builder: ir.IRBuilder, shape: Shape, waiting: Any, first: Any, last: Any) -> None:
+def _weigh_rows(
+    builder: ir.IRBuilder, shape: TileShape, waiting: Any, first: Any, last: Any
+) -> None:
     """Rows from first to last. Most of a long context all rows see whole."""
     *_, row, seen, count, _rows = (builder.extract_value(waiting, place) for place in range(8))
     whole = builder.icmp_signed(">=", _least(builder, seen, count, row, shape), _number(_TOKENS))
@@ -236,13 +238,15 @@ def _weigh_rows(builder: ir.IRBuilder, shape: Shape, waiting: Any, first: Any, l
                     _weigh_row(builder, shape, waiting, r, masked=masked)
 
 
-def _least(builder: ir.IRBuilder, seen: Any, count: Any, row: Any, shape: Shape) -> Any:
+def _least(builder: ir.IRBuilder, seen: Any, count: Any, row: Any, shape: TileShape) -> Any:
     """Of `count` tokens those that a block's row sees."""
     sees = builder.add(seen, builder.udiv(row, _number(shape.queries)))
     return builder.select(builder.icmp_signed("<", sees, count), sees, count)
 
 
-def _weigh_row(builder: ir.IRBuilder, shape: Shape, waiting: Any, r: Any, *, masked: bool) -> None:
+def _weigh_row(
+    builder: ir.IRBuilder, shape: TileShape, waiting: Any, r: Any, *, masked: bool
+) -> None:
     ops, scale = Lanes(builder, MOST_LANES), LOG2_E / math.sqrt(shape.head_dim)
     room, bases, sums, weights, row, seen, count, _ = (
         builder.extract_value(waiting, place) for place in range(8)
@@ -275,7 +279,7 @@ def _lanes_below(builder: ir.IRBuilder, count: Any) -> Any:
     return builder.icmp_signed("<", ir.Constant(numbers, list(range(MOST_LANES))), spread)
 
 
-def _make_mix(shape: Shape, mixed_at: Any) -> Any:
+def _make_mix(shape: TileShape, mixed_at: Any) -> Any:
     """mix(base, row, rows, count): weights times values are added to what the rows have."""
     places, width, step = places_of(shape), shape.width, shape.step
     product, weight_bytes = make_tile_product(2, onto=True), shape.weight_bytes
@@ -292,7 +296,7 @@ def _make_mix(shape: Shape, mixed_at: Any) -> Any:
     return mix
 
 
-def _make_rebase(shape: Shape, results: tuple[Any, Any], score: Any) -> Any:
+def _make_rebase(shape: TileShape, results: tuple[Any, Any], score: Any) -> Any:
     """rebase(base, row, rows, seen, count): rows with too large sums measure from their largest
     score so far; others stay, so that a row's bits do not depend on its neighbours.
     """
@@ -376,7 +380,7 @@ def _power(builder: ir.IRBuilder, x: Any) -> Any:
     return builder.extract_element(ops.exp2(ops.spread(x), MOST_EXACT), ir.Constant(_INT32, 0))
 
 
-def _make_cap_one(shape: Shape) -> Any:
+def _make_cap_one(shape: TileShape) -> Any:
     """cap_one(x): one score as `capped` has it."""
 
     @emitted(types.float32, types.float32)

@@ -24,7 +24,7 @@ from typing import Any
 from radixlm.attention.merge import ANSWER, STATE_BYTES, make_fold, make_write
 from radixlm.attention.reads import READ_BYTES
 from radixlm.attention.tile_codes import make_pack_codes
-from radixlm.attention.tile_layout import TILE, Shape, fetch, make_pack, make_take, places_of
+from radixlm.attention.tile_layout import TILE, TileShape, fetch, make_pack, make_take, places_of
 from radixlm.attention.tile_strips import make_tile_strip
 from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS, configure, release
 from radixlm.kernels.dots import make_weigh
@@ -51,11 +51,11 @@ _Arguments = namedtuple(
 
 
 @compiled(_Arguments)
-def make_tile_kernel(shape: Shape) -> Callable[[Any], None]:
+def make_tile_kernel(shape: TileShape) -> Callable[[Any], None]:
     """The kernel for a shape. Takes a second to compile, once.
 
-    reads: address of rows of int64, see `Read`. slots: address of int32. scales: of a pool that is
-    coded.
+    reads: address of rows of int64, see `ContextRead`. slots: address of int32. scales: of a pool
+    that is coded.
     """
     take, pack = make_take(shape), (make_pack_codes if shape.coded else make_pack)(shape)
     strip, close = make_tile_strip(shape) if shape.tiles else _make_vector_strip(shape)
@@ -121,7 +121,7 @@ def fetch_tile(ahead: _Ahead, args: _Arguments, head_bytes: int, a: int, b: int)
         fetch(args.scales, scale_bytes, scale_bytes, ahead[2], a, b)
 
 
-def _make_vector_strip(shape: Shape) -> tuple[Any, Any]:
+def _make_vector_strip(shape: TileShape) -> tuple[Any, Any]:
     """strip(base, row, last, seen, count, begins): a strip's rows of a block over a tile of `count`
     tokens, of which the block's first token sees `seen`; `last` is the block's last row.
 
@@ -165,7 +165,7 @@ def _make_vector_strip(shape: Shape) -> tuple[Any, Any]:
     return strip, close
 
 
-def _make_mix(shape: Shape) -> Any:
+def _make_mix(shape: TileShape) -> Any:
     """mix(base, count): a strip's weights times the values of a tile's first tokens, into the place
     of its scores.
     """
@@ -194,7 +194,7 @@ def _make_mix(shape: Shape) -> Any:
     return mix
 
 
-def _make_finish(shape: Shape) -> Any:
+def _make_finish(shape: TileShape) -> Any:
     """finish(args, base, head, token, tokens, part): write what a block's queries got."""
     places, queries, width = places_of(shape), shape.queries, shape.width
     write = make_write(shape.head_dim, bfloat16=shape.bfloat16)

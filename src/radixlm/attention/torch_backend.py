@@ -26,8 +26,12 @@ LEAST_VIEW = 4096
 _CPU_GROUP_ELEMENTS = 1 << 20
 _GPU_GROUP_ELEMENTS = 128 << 20
 # When to share; docs/adr/0011-tree-attention.md has the measurements. A read of its own costs calls
-# and merging: what a row must save, in tokens x heads x head_dim. On CUDA nothing was measured.
-_LEAST_SAVED = 1 << 20
+# and merging: what a row must save, in tokens x heads x head_dim.
+_CPU_LEAST_SAVED = 1 << 20
+# In tokens x key heads x head_dim: beside an H100 the calls took the host a millisecond a layer, in
+# which 2**28 of these numbers are read: 64 rows over 1,000 tokens, 2**26, were slower with than
+# without. A row with several new tokens reads its context once for all of them anyway.
+_GPU_LEAST_SAVED = 1 << 28
 
 
 class TorchBackend:
@@ -50,15 +54,18 @@ class TorchBackend:
             # time and memory that stays, and contexts grow in every step. torch knows no way to
             # leave it out but for the whole process.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        budget = _CPU_GROUP_ELEMENTS if pool.device.type == "cpu" else _GPU_GROUP_ELEMENTS
+            budget, largest = _GPU_GROUP_ELEMENTS, 1
+            saved = _GPU_LEAST_SAVED // (pool.n_kv_heads * pool.head_dim)
+        else:
+            budget, largest = _CPU_GROUP_ELEMENTS, sys.maxsize
+            saved = _CPU_LEAST_SAVED // (n_heads * pool.head_dim)
         self._group_tokens = group_tokens or budget // (2 * pool.n_kv_heads * pool.head_dim)
-        saved = _LEAST_SAVED // (n_heads * pool.head_dim)
         self.sharing = Sharing(
-            largest=sys.maxsize, fewest=1, shortest=0, least_saved=saved, least_view=LEAST_VIEW
+            largest=largest, fewest=1, shortest=0, least_saved=saved, least_view=LEAST_VIEW
         )
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """See `Backend`."""
+        """See `AttentionBackend`."""
         return by_layer(
             plan,
             self._windows,
@@ -94,7 +101,8 @@ class TorchAttention:
         .  .  .  .  .  .          ('.' may be read, x not)
 
     pool: receives the new tokens' keys and values, then is read.
-    table, slots: see `Backend`. group_tokens, cap: see `TorchBackend`. window, own: see `by_layer`.
+    table, slots: see `AttentionBackend`. group_tokens, cap: see `TorchBackend`. window, own: see
+    `by_layer`.
     """
 
     def __init__(

@@ -11,12 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# A long shared context is cut into pieces, so that the kernel has work for all cores: it shares out
-# heads and blocks of 32 queries, which of few rows and 3 heads come out uneven.
+# On a CPU a long shared context is cut into pieces, so that the kernel has work for all cores: it
+# shares out heads and blocks of 32 queries, which of few rows and 3 heads come out uneven.
 _PIECES = 4
 _LEAST_PIECE = 256
 # The most scores that are written out at once, of a query with all heads if that has more: 128 MiB
-# in float32, and as much again in the types before and after.
+# in float32, as much for their weights, and again in the types before and after.
 MOST_SCORES = 1 << 25
 
 
@@ -65,8 +65,10 @@ def _written_out(
         scores.div_(cap).tanh_().mul_(cap)
     if mask is not None:
         scores += mask
-    lse = scores.logsumexp(-1)
-    return _multiplied(scores.sub_(lse[..., None]).exp_().to(values.dtype), values), lse
+    weights = scores.softmax(-1)
+    # By a score that is largest and its weight: logsumexp is eight kernels of a GPU.
+    lse = scores.amax(-1).sub_(weights.amax(-1).log_())
+    return _multiplied(weights.to(values.dtype), values), lse
 
 
 def _multiplied(x: Tensor, by: Tensor) -> Tensor:
@@ -89,7 +91,7 @@ def attend_all(q: Tensor, keys: Tensor, values: Tensor, cap: float = 0.0) -> tup
     Returns the result (heads, queries, head_dim) and the lse (heads, queries) float32.
     """
     length = keys.shape[0] // _PIECES
-    if length < _LEAST_PIECE:
+    if length < _LEAST_PIECE or keys.device.type != "cpu":
         length = keys.shape[0]
     pieces = keys.shape[0] // length
     whole = pieces * length

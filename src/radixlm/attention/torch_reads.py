@@ -80,8 +80,8 @@ def reads_of_rows(
     places: Tensor | None,
     group_tokens: int,
 ) -> tuple[list[Chunk], list[Group]]:
-    """What each row reads by itself. table: see `Backend`; window: of the layers that these are
-    for; places: see `_source_of`; group_tokens: see `TorchBackend`.
+    """What each row reads by itself. table: see `AttentionBackend`; window: of the layers that
+    these are for; places: see `_source_of`; group_tokens: see `TorchBackend`.
     """
     several = [span for span in plan.rows if span.n_new > 1]
     groups = grouped((span for span in plan.rows if span.n_new == 1), group_tokens)

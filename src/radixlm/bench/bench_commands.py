@@ -17,7 +17,7 @@ from tqdm import tqdm
 from radixlm.bench import bench_reports
 from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, FrontendRow, make_twins
 from radixlm.bench.frontend_programs import run as run_frontend
-from radixlm.bench.paper_run import MODES, Row, Setup, run
+from radixlm.bench.paper_run import MODES, Setup, WorkloadResult, run
 from radixlm.bench.quantized_command import command as quantized
 from radixlm.bench.tables import append_json, check_picture
 from radixlm.bench.workloads import WORKLOADS, SharedPromptOnly, Workload
@@ -31,7 +31,7 @@ from radixlm.text.tokenizer import Tokenizer
 
 Dtype = Literal["bfloat16", "float32"]
 Command = Callable[..., Any]
-R = TypeVar("R", Row, FrontendRow)
+R = TypeVar("R", WorkloadResult, FrontendRow)
 
 
 @click.group("bench")
@@ -160,7 +160,9 @@ def shared_prefix(
     click.echo(json.dumps(report))
 
 
-def _shared_prefix_row(row: Row, numbers: SharedPromptOnly, page_size: int) -> dict[str, Any]:
+def _shared_prefix_row(
+    row: WorkloadResult, numbers: SharedPromptOnly, page_size: int
+) -> dict[str, Any]:
     """What is possible: the prefix's whole pages, computed but once. wall_s: the median."""
     possible = (numbers.count - 1) * (numbers.shared - numbers.shared % page_size)
     wall, output = median(row.walls_s), numbers.count * numbers.out

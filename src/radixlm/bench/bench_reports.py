@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from radixlm.bench.frontend_programs import AT_ONCE, FrontendRow
-from radixlm.bench.paper_run import Row
+from radixlm.bench.paper_run import WorkloadResult
 from radixlm.bench.tables import GRAY, GREEN, SMALL, percent, print_table, say, two_panels
 from radixlm.core.errors import counted
-from radixlm.layers.ways import COUNTS, Shape, Times, choose
+from radixlm.layers.ways import COUNTS, GemmShape, Times, choose
 
 # Below this rate there is nothing to share but chance, and a ratio of it says nothing.
 _WORTH_SHARING = 0.001
@@ -40,7 +40,7 @@ _OF_SHARED_PREFIX = (
 SHARE, OVERHEAD = 96.0, 3.0
 
 # Rows of `bench paper` by workload and mode.
-Runs = Mapping[tuple[str, str], Row]
+Runs = Mapping[tuple[str, str], WorkloadResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,12 @@ class Contrast:
         return f"{said} ({rounds})."
 
 
-def share_of_bound(row: Row | FrontendRow) -> float | None:
+def share_of_bound(row: WorkloadResult | FrontendRow) -> float | None:
     """A row's `hit_rate` over its `best_hit_rate`; None where there is nothing to share."""
     return row.hit_rate / row.best_hit_rate if row.best_hit_rate >= _WORTH_SHARING else None
 
 
-def show_products(title: str, found: Mapping[Shape, Times]) -> None:
+def show_products(title: str, found: Mapping[GemmShape, Times]) -> None:
     """Microseconds of each way by rows; `*` marks what is taken."""
     groups = []
     for shape, times in found.items():
@@ -109,7 +109,7 @@ def show_products(title: str, found: Mapping[Shape, Times]) -> None:
     print_table(f"{title}: microseconds of a product", columns, groups, left=2)
 
 
-def products_summary(found: Mapping[Shape, Times]) -> dict[str, Any]:
+def products_summary(found: Mapping[GemmShape, Times]) -> dict[str, Any]:
     """steps: the way up to each number of rows."""
     return {
         "benchmark": "kernels",
@@ -128,7 +128,7 @@ def products_summary(found: Mapping[Shape, Times]) -> dict[str, Any]:
     }
 
 
-def _by_name(rows: Sequence[Row]) -> Runs:
+def _by_name(rows: Sequence[WorkloadResult]) -> Runs:
     return {(row.workload, row.mode): row for row in rows}
 
 
@@ -138,7 +138,7 @@ def _speedup(runs: Runs, workload: str, mode: str) -> float | None:
     return off.wall_s / other.wall_s if off and other else None
 
 
-def show(title: str, rows: Sequence[Row]) -> None:
+def show(title: str, rows: Sequence[WorkloadResult]) -> None:
     """Print a table with one row per workload and mode. Latencies: median and 99th percentile.
 
     ±: half of what the rounds' wall times differ. A speedup that differs from round to round by as
@@ -156,7 +156,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
         say("one round: --rounds 3 says what is noise")
 
 
-def _cells(row: Row, runs: Runs) -> list[str]:
+def _cells(row: WorkloadResult, runs: Runs) -> list[str]:
     apart = (max(row.walls_s) - min(row.walls_s)) / row.wall_s / 2
     latencies = (row.ttft_ms_p50, row.ttft_ms_p99, row.itl_ms_p50, row.itl_ms_p99)
     faster, off = "–", runs.get((row.workload, "off"))
@@ -178,7 +178,7 @@ def _cells(row: Row, runs: Runs) -> list[str]:
     ]
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def summary(rows: Sequence[WorkloadResult]) -> dict[str, Any]:
     """The figures of one whole run; None where the runs that one needs are missing."""
     runs = _by_name(rows)
     papers = [row for row in rows if row.workload != _EXTRA]
@@ -212,7 +212,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
+def draw(path: Path, title: str, rows: Sequence[WorkloadResult]) -> None:
     """Write the picture. Left: wall time off/lpm; right: hit rates over the best possible."""
     runs = _by_name(rows)
     names = list(dict.fromkeys(row.workload for row in rows))[::-1]

@@ -115,7 +115,7 @@ def branch_solve_merge(s: State, shape: workloads.Judge, article: str, marks: li
     return str(s["merged"])
 
 
-_FUNCTIONS: Mapping[type[workloads.Shape], Function] = MappingProxyType(
+_FUNCTIONS: Mapping[type[workloads.WorkloadShape], Function] = MappingProxyType(
     {
         workloads.SharedPrompt: shared_prompt,
         workloads.Chats: chat,

@@ -26,7 +26,7 @@ _TRIES = 2
 _TRIED_TOKENS = 16
 
 
-class Side:
+class LlamaModel:
     """The model that is open: a context without flash attention and one with it."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ def main() -> None:
     silent = llama_cpp.llama_log_callback(_say_nothing)  # held, or it would be freed
     llama_cpp.llama_log_set(silent, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
-    side = Side()
+    side = LlamaModel()
     for line in sys.stdin:
         command: dict[str, Any] = json.loads(line)
         method: Callable[..., dict[str, Any]] = getattr(side, command.pop("do"))

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from radixlm.bench.programs import (
-    Ask,
-    Finished,
-    Plan,
+    BenchRequest,
+    CompletedRequest,
     Reply,
+    WorkloadPlan,
     best_possible,
     in_turns,
     run_all,
@@ -41,7 +41,9 @@ MODES: Modes = MappingProxyType(
     }
 )
 # Prompts that share, and differ in their last token, so that every kind of kernel is loaded.
-_WARM_UP = [Ask(prompt=[*(token % 250 for token in range(256)), last], out=8) for last in range(8)]
+_WARM_UP = [
+    BenchRequest(prompt=[*(token % 250 for token in range(256)), last], out=8) for last in range(8)
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class Setup:
     pool: float | None = None
     modes: Modes = field(default_factory=lambda: MODES)
 
-    def plan(self, workload: Workload) -> Plan:
+    def plan(self, workload: Workload) -> WorkloadPlan:
         return workload.plan(self.vocab_size, seed=self.seed, scale=self.scale)
 
     def engine(self, kv_tokens: int, **flags: Any) -> AsyncEngine:
@@ -73,7 +75,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class WorkloadResult:
     """One workload in one mode.
 
     prompt_tokens, cached_tokens: of each request when it was first admitted.
@@ -104,13 +106,13 @@ class Row:
     dtype: str
 
 
-class Measured(NamedTuple):
+class MeasuredRequest(NamedTuple):
     """One request as its client saw it. Times in seconds.
 
     first: from submission to the first token. gaps: between one token and the next.
     """
 
-    finished: Finished
+    finished: CompletedRequest
     cached_tokens: int
     first: float
     gaps: list[float]
@@ -130,7 +132,7 @@ class Listener:
         self.chat_template = engine.chat_template
         self.flush_cache = engine.flush_cache
         self.counted = True
-        self.measured: list[Measured] = []
+        self.measured: list[MeasuredRequest] = []
         self._engine = engine
         self._done = done
 
@@ -147,19 +149,21 @@ class Listener:
                 yield output
         whole = RequestOutput.joined(outputs)
         scored = 0 if params.prompt_logprobs is None else prompt.size - params.logprob_start_len
-        ask = Ask(prompt=prompt.tolist(), out=len(whole.token_ids), scored=scored)
-        finished = Finished(ask, list(whole.token_ids), counted)
+        ask = BenchRequest(prompt=prompt.tolist(), out=len(whole.token_ids), scored=scored)
+        finished = CompletedRequest(ask, list(whole.token_ids), counted)
         gaps = _gaps(moments, [len(output.token_ids) for output in outputs])
-        self.measured.append(Measured(finished, whole.cached_tokens, moments[0] - started, gaps))
+        self.measured.append(
+            MeasuredRequest(finished, whole.cached_tokens, moments[0] - started, gaps)
+        )
         self._done()
 
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, ask: BenchRequest) -> Reply:
         outputs = self.stream(as_key(ask.prompt), _params(ask))
         whole = RequestOutput.joined([output async for output in outputs])
         return Reply(list(whole.token_ids), sum(entry.logprob for entry in whole.prompt_logprobs))
 
 
-def _params(ask: Ask) -> SamplingParams:
+def _params(ask: BenchRequest) -> SamplingParams:
     return SamplingParams(
         max_tokens=ask.out,
         temperature=0.0 if ask.seed is None else 1.0,
@@ -181,20 +185,20 @@ def _gaps(moments: Sequence[float], counts: Sequence[int]) -> list[float]:
 
 
 def run(
-    workloads: Iterable[tuple[Workload, Plan]],
+    workloads: Iterable[tuple[Workload, WorkloadPlan]],
     modes: Sequence[str],
     setup: Setup,
     *,
     rounds: int = 1,
     started: Callable[[str], object] = lambda _name: None,
     done: Callable[[], object] = lambda: None,
-) -> Iterator[Row]:
+) -> Iterator[WorkloadResult]:
     """Measure each workload in each mode, in turns; a workload's rows come as soon as it is done.
 
     started: called with the names of workload and mode. done: called after each request.
     """
     for workload, plan in workloads:
-        measured: dict[str, list[Row]] = {mode: [] for mode in modes}
+        measured: dict[str, list[WorkloadResult]] = {mode: [] for mode in modes}
         for mode in in_turns(modes, rounds):
             started(f"{workload.name}, {mode}")
             measured[mode].append(asyncio.run(_measure(workload, plan, mode, setup, done)))
@@ -204,8 +208,8 @@ def run(
 
 
 async def _measure(
-    workload: Workload, plan: Plan, mode: str, setup: Setup, done: Callable[[], object]
-) -> Row:
+    workload: Workload, plan: WorkloadPlan, mode: str, setup: Setup, done: Callable[[], object]
+) -> WorkloadResult:
     share = setup.pool if workload.pool_share is None else workload.pool_share
     engine = setup.engine(plan.pool_tokens(share), **setup.modes[mode])
     try:
@@ -229,7 +233,7 @@ async def _measure(
     output = sum(len(item.finished.token_ids) for item in counted)
     first = [item.first for item in counted]
     gaps = [gap for item in counted for gap in item.gaps]
-    return Row(
+    return WorkloadResult(
         workload=workload.name,
         mode=mode,
         requests=len(counted),

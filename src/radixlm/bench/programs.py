@@ -26,7 +26,7 @@ MARGIN = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class BenchRequest:
     """One request.
 
     prompt: token ids. out: tokens to generate, no fewer and no more.
@@ -57,7 +57,7 @@ class Reply(NamedTuple):
 class Client(Protocol):
     """Answers any number of requests at once."""
 
-    async def ask(self, ask: Ask, /) -> Reply: ...
+    async def ask(self, ask: BenchRequest, /) -> Reply: ...
 
 
 # Runs to its end and returns the token ids of its result.
@@ -125,9 +125,9 @@ class Search:
         """(parent, node) of those that are to be asked for together: the root is 0, then they are
         numbered as they come. The next stage is chosen as if this one were answered.
         """
-        root, count = _Node(0), 0
+        root, count = _SearchNode(0), 0
         while count < len(self.rewards):
-            stage: list[tuple[_Node, _Node]] = []
+            stage: list[tuple[_SearchNode, _SearchNode]] = []
             while count < len(self.rewards) and len(stage) < self.at_once:
                 parent = self._select(root)
                 if parent is None:
@@ -143,24 +143,24 @@ class Search:
         """The node with the highest reward."""
         return 1 + max(range(len(self.rewards)), key=self.rewards.__getitem__)
 
-    def _select(self, node: _Node) -> _Node | None:
+    def _select(self, node: _SearchNode) -> _SearchNode | None:
         """The next node to expand; None while all that could be chosen is unanswered."""
         while len(node.children) >= self.branching:
             known = [child for child in node.children if child.known]
             if not known:
                 return None
-            node = max(known, key=_Node.promise)
+            node = max(known, key=_SearchNode.promise)
         return node
 
 
 @dataclass(slots=True, eq=False)
-class _Node:
+class _SearchNode:
     number: int
-    parent: _Node | None = None
+    parent: _SearchNode | None = None
     known: bool = True
     visits: int = 0
     reward: float = 0.0
-    children: list[_Node] = field(default_factory=list)
+    children: list[_SearchNode] = field(default_factory=list)
 
     def promise(self) -> float:
         """Its upper confidence bound."""
@@ -168,9 +168,9 @@ class _Node:
         doubt = math.sqrt(math.log(visits) / self.visits)
         return self.reward / self.visits + _EXPLORATION * doubt
 
-    def expand(self, number: int) -> _Node:
+    def expand(self, number: int) -> _SearchNode:
         """Add a child that waits for its answer; it counts as a visit all the way up."""
-        child = _Node(number, self, known=False)
+        child = _SearchNode(number, self, known=False)
         self.children.append(child)
         for node in child.path():
             node.visits += 1
@@ -181,15 +181,15 @@ class _Node:
         for node in self.path():
             node.reward += reward
 
-    def path(self) -> Iterator[_Node]:
+    def path(self) -> Iterator[_SearchNode]:
         """From here to the root."""
-        at: _Node | None = self
+        at: _SearchNode | None = self
         while at is not None:
             yield at
             at = at.parent
 
 
-async def together(client: Client, asks: Iterable[Ask]) -> list[Reply]:
+async def together(client: Client, asks: Iterable[BenchRequest]) -> list[Reply]:
     """Ask all at once; the replies in the order of the requests."""
     return await asyncio.gather(*(client.ask(ask) for ask in asks))
 
@@ -199,10 +199,10 @@ async def run_all(client: Client, programs: Iterable[Program]) -> list[list[int]
     return await asyncio.gather(*(program(client) for program in programs))
 
 
-class Finished(NamedTuple):
+class CompletedRequest(NamedTuple):
     """A request and what it gave. counted: whether it is part of the measurement."""
 
-    ask: Ask
+    ask: BenchRequest
     token_ids: list[int]
     counted: bool = True
 
@@ -219,7 +219,7 @@ class Bound:
         return self.cached / self.prompt if self.prompt else 0.0
 
 
-def best_possible(requests: Iterable[Finished]) -> Bound:
+def best_possible(requests: Iterable[CompletedRequest]) -> Bound:
     """Replay requests, given in the order in which they ended, through a cache without limits and
     with pages of one token. The last token of an answer is never computed, so never cached.
 
@@ -245,7 +245,7 @@ def remember(tree: RadixTree, tokens: list[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorkloadPlan:
     """requests: how many. Sizes in tokens, prompts with answers:
 
     distinct: of all requests, each shared prefix once. largest: of one request.
@@ -276,7 +276,7 @@ class DryClient:
         self._under_way = 0
         self._most = 0
 
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, ask: BenchRequest) -> Reply:
         size = len(ask.prompt) + ask.out
         self._sizes.append(size)
         self._under_way += size
@@ -287,8 +287,10 @@ class DryClient:
         remember(self._tree, ask.prompt + token_ids)
         return Reply(token_ids)
 
-    def plan(self) -> Plan:
-        return Plan(len(self._sizes), self._tree.evictable_size, max(self._sizes), self._most)
+    def plan(self) -> WorkloadPlan:
+        return WorkloadPlan(
+            len(self._sizes), self._tree.evictable_size, max(self._sizes), self._most
+        )
 
 
 def in_turns(ways: Sequence[T], rounds: int) -> Iterator[T]:

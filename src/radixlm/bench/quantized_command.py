@@ -18,7 +18,7 @@ from radixlm.bench.machine import Timing, bandwidths
 from radixlm.bench.processor_name import processor
 from radixlm.bench.quantized_run import (
     PEERS,
-    Measured,
+    QuantizedTimes,
     Sizes,
     bytes_held,
     load_peak,
@@ -143,7 +143,7 @@ def _memory(
         )
 
 
-def _rows(found: Sequence[Measured], read: float, sizes: Sizes) -> Iterator[dict[str, Any]]:
+def _rows(found: Sequence[QuantizedTimes], read: float, sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Tokens a second of the fastest round, and what of ours that is; seconds of all rounds."""
     ours = {made.format: made for made in found if made.is_ours}
     for made in found:

@@ -49,7 +49,7 @@ class Sizes(NamedTuple):
     prefill: int = 512
 
 
-class Side(Protocol):
+class MeasuredSide(Protocol):
     """What is measured. Both give seconds: of one token of an answer, and of a whole prompt."""
 
     def decode(self, prompt: list[int], out: int) -> float: ...
@@ -58,7 +58,7 @@ class Side(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class QuantizedTimes:
     """format: of ours; name: that of the side itself. bytes_read: of weights, for each token of one
     stream. decode, prefill: seconds, of each round. flash: whether that was faster.
     """
@@ -74,7 +74,7 @@ class Measured:
     def is_ours(self) -> bool:
         return self.format == self.name
 
-    def add(self, side: Side, draw: Callable[[int], list[int]], sizes: Sizes) -> None:
+    def add(self, side: MeasuredSide, draw: Callable[[int], list[int]], sizes: Sizes) -> None:
         """The better of two: in the first one ours see that somebody else had the processors, and
         let them have some still.
         """
@@ -163,7 +163,7 @@ def measure(
     python: str | None,
     scratch: Path,
     started: Callable[[str], object] = lambda _name: None,
-) -> list[Measured]:
+) -> list[QuantizedTimes]:
     """A checkpoint in all formats and, where there is a python that has llama_cpp, as llama.cpp has
     it. Those of a format in turns; one more round, before the others, is not counted.
 
@@ -176,14 +176,14 @@ def measure(
         drawn: list[int] = draw.integers(0, config.vocab_size, count).tolist()
         return drawn
 
-    found: list[Measured] = []
+    found: list[QuantizedTimes] = []
     for name in formats:
         # One engine at a time: see below.
         with ExitStack() as stack:
             started(f"loading {name}")
             ours = stack.enter_context(closing(OurSide(folder, name, threads)))
-            sides: list[tuple[Measured, Side]] = [
-                (Measured(name, name, bytes_read(config, name)), ours)
+            sides: list[tuple[QuantizedTimes, MeasuredSide]] = [
+                (QuantizedTimes(name, name, bytes_read(config, name)), ours)
             ]
             for peer in PEERS[name] if python else ():
                 started(f"loading {peer}")
@@ -191,7 +191,7 @@ def measure(
                 theirs = stack.enter_context(closing(LlamaSide(str(python))))
                 flash = theirs.ask(do="open", path=str(path), threads=threads, context=CONTEXT)
                 read = _bytes_in(path, tied=config.tie_word_embeddings)
-                sides.append((Measured(name, peer, read, flash["flash"]), theirs))
+                sides.append((QuantizedTimes(name, peer, read, flash["flash"]), theirs))
             # Files were made in this thread, and with its idle threads beside the engine's OpenMP
             # would count more than there are processors, and let all sleep.
             team().leave()

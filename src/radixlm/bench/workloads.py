@@ -13,13 +13,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from radixlm.bench.programs import (
-    Ask,
+    BenchRequest,
     Client,
     Draw,
     DryClient,
-    Plan,
     Program,
     Search,
+    WorkloadPlan,
     run_all,
     together,
 )
@@ -32,7 +32,7 @@ MARK = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class WorkloadShape:
     """A kind of workload with its numbers.
 
     count: of programs, at scale 1. shared, own, out: tokens that all share, that each has of its
@@ -62,9 +62,9 @@ class Shape:
         return [partial(self.program, **call) for call in self.calls(draw, scale)]
 
 
-class OneRequest(Shape):
+class OneRequest(WorkloadShape):
     async def program(self, client: Client, *, prompt: list[int]) -> list[int]:
-        return (await client.ask(Ask(prompt=prompt, out=self.out))).token_ids
+        return (await client.ask(BenchRequest(prompt=prompt, out=self.out))).token_ids
 
 
 class SharedPrompt(OneRequest):
@@ -106,7 +106,7 @@ class RetrievedDocuments(OneRequest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MultipleChoice(Shape):
+class MultipleChoice(WorkloadShape):
     """Questions under one prefix, whose endings are scored by prompt log-probabilities: the
     likeliest is the answer. One token is generated besides, since an engine gives at least one.
     """
@@ -124,13 +124,13 @@ class MultipleChoice(Shape):
     async def program(
         self, client: Client, *, question: list[int], endings: list[list[int]]
     ) -> list[int]:
-        asks = [Ask(prompt=question + end, out=1, scored=len(end)) for end in endings]
+        asks = [BenchRequest(prompt=question + end, out=1, scored=len(end)) for end in endings]
         replies = await together(client, asks)
         best = max(range(len(endings)), key=lambda index: replies[index].logprob)
         return endings[best]
 
 
-class OneAtATime(Shape):
+class OneAtATime(WorkloadShape):
     """Requests under one prefix, one after the other. The first one has its own program, so that it
     can warm the cache before anything is measured.
     """
@@ -142,12 +142,12 @@ class OneAtATime(Shape):
         return [{"prompts": [first]}, {"prompts": others}]
 
     async def program(self, client: Client, *, prompts: list[list[int]]) -> list[int]:
-        asks = [Ask(prompt=prompt, out=self.out) for prompt in prompts]
+        asks = [BenchRequest(prompt=prompt, out=self.out) for prompt in prompts]
         return [token for ask in asks for token in (await client.ask(ask)).token_ids]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chats(Shape):
+class Chats(WorkloadShape):
     """Chats, or agents, of several turns. Each turn adds something new to the history and to the
     answers so far. own: of each turn.
     """
@@ -166,12 +166,14 @@ class Chats(Shape):
     ) -> list[int]:
         for turn in turns:
             prompt = history + turn
-            history = prompt + (await client.ask(Ask(prompt=prompt, out=self.out))).token_ids
+            history = (
+                prompt + (await client.ask(BenchRequest(prompt=prompt, out=self.out))).token_ids
+            )
         return history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TreeOfThought(Shape):
+class TreeOfThought(WorkloadShape):
     """A tree of thoughts, level by level: every leaf draws `branching` continuations at once, then
     each new thought is judged once.
     """
@@ -202,13 +204,13 @@ class TreeOfThought(Shape):
         for level in levels:
             parents = [leaf for leaf in leaves for _ in range(self.branching)]
             asks = [
-                Ask(prompt=parent, out=self.out, seed=seed)
+                BenchRequest(prompt=parent, out=self.out, seed=seed)
                 for parent, (seed, _) in zip(parents, level, strict=True)
             ]
             thoughts = await together(client, asks)
             leaves = [ask.prompt + new.token_ids for ask, new in zip(asks, thoughts, strict=True)]
             questions = [
-                Ask(prompt=leaf + question, out=self.verdict)
+                BenchRequest(prompt=leaf + question, out=self.verdict)
                 for leaf, (_, question) in zip(leaves, level, strict=True)
             ]
             verdicts = [reply.token_ids for reply in await together(client, questions)]
@@ -217,7 +219,7 @@ class TreeOfThought(Shape):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkeletonOfThought(Shape):
+class SkeletonOfThought(WorkloadShape):
     """Questions: an outline first, then all its points at once."""
 
     outline: int
@@ -230,14 +232,16 @@ class SkeletonOfThought(Shape):
     async def program(
         self, client: Client, *, question: list[int], marks: list[list[int]]
     ) -> list[int]:
-        outline = await client.ask(Ask(prompt=question, out=self.outline))
+        outline = await client.ask(BenchRequest(prompt=question, out=self.outline))
         context = question + outline.token_ids
-        points = await together(client, (Ask(prompt=context + m, out=self.out) for m in marks))
+        points = await together(
+            client, (BenchRequest(prompt=context + m, out=self.out) for m in marks)
+        )
         return [token for point in points for token in point.token_ids]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge(Shape):
+class Judge(WorkloadShape):
     """Articles under one instruction, judged from several sides at once, then one judgement made
     of them all. retold: a judgement's tokens as they stand in that one's prompt.
     """
@@ -252,15 +256,17 @@ class Judge(Shape):
     async def program(
         self, client: Client, *, article: list[int], marks: list[list[int]]
     ) -> list[int]:
-        judged = await together(client, (Ask(prompt=article + m, out=self.out) for m in marks))
+        judged = await together(
+            client, (BenchRequest(prompt=article + m, out=self.out) for m in marks)
+        )
         merged = list(article)
         for mark, reply in zip(marks, judged, strict=True):
             merged += mark + self.retold(reply.token_ids)
-        return (await client.ask(Ask(prompt=merged, out=self.out))).token_ids
+        return (await client.ask(BenchRequest(prompt=merged, out=self.out))).token_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TreeSearch(Shape):
+class TreeSearch(WorkloadShape):
     """Searches, each with `expansions` below a trunk; each node adds `own` new tokens and an
     answer. A reward is a random number.
     """
@@ -285,7 +291,7 @@ class TreeSearch(Shape):
         contexts = [trunk]
         for stage in search.stages():
             prompts = [contexts[parent] + moves[node - 1] for parent, node in stage]
-            asks = [Ask(prompt=prompt, out=self.out) for prompt in prompts]
+            asks = [BenchRequest(prompt=prompt, out=self.out) for prompt in prompts]
             for prompt, reply in zip(prompts, await together(client, asks), strict=True):
                 contexts.append(prompt + reply.token_ids)
         return contexts[search.best]
@@ -304,7 +310,7 @@ class Workload:
     """
 
     name: str
-    shape: Shape
+    shape: WorkloadShape
     pool_share: float | None = None
     unmeasured: int = 0
 
@@ -315,7 +321,7 @@ class Workload:
     def draw(self, vocabulary: int | Sequence[int], seed: int) -> Draw:
         return Draw(vocabulary, seed, zlib.crc32(self.name.encode()))
 
-    def plan(self, vocab_size: int, *, seed: int, scale: float) -> Plan:
+    def plan(self, vocab_size: int, *, seed: int, scale: float) -> WorkloadPlan:
         """Run its programs without an engine. Lengths do not depend on the answers, but for those
         that are said again as text.
         """

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from radixlm.build.store_facts import Source
+from radixlm.build.store_facts import EngineFacts
 from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, DiskStoreError
@@ -40,7 +40,7 @@ class Disk:
         self,
         config: EngineConfig,
         folder: str,
-        source: Source,
+        source: EngineFacts,
         pool: KVPool,
         send: Callable[[Report], None],
         *,
@@ -65,10 +65,16 @@ class Disk:
         self.capacity = store.capacity * config.disk_block_tokens
         self._block_tokens = config.disk_block_tokens
         self._rate = FIRST_RATE / blocks.nbytes * config.disk_block_tokens
-        self._send = send
         self._pool = pool
-        self._listed = threading.Event()
-        self._thread = Transfers(store, blocks, self._report)
+        self._listed = listed = threading.Event()
+
+        def report(news: Report) -> None:
+            send(news)
+            if isinstance(news, Failed) or (isinstance(news, News) and news.complete):
+                listed.set()
+
+        # Not a method of this object, which would hold the pool as long as there is a collector.
+        self._thread = Transfers(store, blocks, report)
 
     def start(self) -> None:
         """Returns when all that is stored has been listed, or goes on being so for a while."""
@@ -80,11 +86,6 @@ class Disk:
     def stop(self) -> None:
         """End when the jobs under way are done, or after some seconds."""
         self._thread.stop()
-
-    def _report(self, report: Report) -> None:
-        self._send(report)
-        if isinstance(report, Failed) or (isinstance(report, News) and report.complete):
-            self._listed.set()
 
     def store(self, cache: RadixCache) -> Store:
         """For the engine that owns the pool."""

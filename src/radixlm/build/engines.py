@@ -65,6 +65,11 @@ class _LocalEngine:
         return new_request(self._key(prompt), params, **fields)
 
     @property
+    def limits(self) -> Limits:
+        """The sizes that requests must keep to."""
+        return self.client.processor.limits
+
+    @property
     def adapters(self) -> Adapters:
         """Those that requests may have, by name."""
         return self.client.adapters
@@ -182,11 +187,6 @@ class AsyncEngine(_LocalEngine):
     def model_name(self) -> str:
         return self.info.name
 
-    @property
-    def limits(self) -> Limits:
-        """The sizes that requests must keep to."""
-        return self.client.processor.limits
-
     def check_room(self) -> None:
         """As EngineClient.check_room."""
         self.client.check_room()
@@ -245,7 +245,7 @@ class AsyncEngine(_LocalEngine):
     ) -> Explained:
         """Why a prompt would miss now. everywhere: who holds it. Raises InvalidRequestError."""
         key, own = self._key(prompt), namespace or Namespace()
-        self.client.processor.limits.check_prompt(key)
+        self.limits.check_prompt(key)
         explained = self.client.ask(
             lambda core: core.cache.explain(key, own, everywhere=everywhere)
         )

@@ -16,9 +16,9 @@ import torch
 from radixlm.build.chosen import chosen, reached_of
 from radixlm.build.model_impl import by_transformers, load_foreign
 from radixlm.build.places import open_places
-from radixlm.build.rank_setup import Beside, ParallelRanks, start_ranks
+from radixlm.build.rank_setup import BackgroundWorkers, ParallelRanks, start_ranks
 from radixlm.build.resolve import resolve_context, resolve_threads
-from radixlm.build.store_facts import Source
+from radixlm.build.store_facts import EngineFacts
 from radixlm.build.warming import warm_up
 from radixlm.build.windows import Windows
 from radixlm.cache import EvictionPolicy, RadixCache, make_policy
@@ -79,7 +79,7 @@ class ModelInfo:
     deterministic: whether a request has the same bits in any company.
     kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
     were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
-    tp_size: ranks; kv_bytes are rank 0's.
+    tp_size: ranks; kv_bytes are those of all.
     """
 
     name: str
@@ -158,7 +158,7 @@ def _load(
     sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
-    source = Source(files, weights, model.config, threads)
+    source = EngineFacts(files, weights, model.config, threads)
     places = open_places(config, source, pool, inbox.put, progress=progress)
     runner, adapters = _runner(config, model, pool, table, device, ranks)
     eos = _ends(model_config, tokenizer)
@@ -169,7 +169,7 @@ def _load(
         vocab_size=model_config.vocab_size,
         context_length=limits.context_length,
         kv_tokens=cache.capacity,
-        kv_bytes=pool.nbytes,
+        kv_bytes=pool.nbytes + (0 if ranks is None else ranks.kv_bytes),
         page_size=config.page_size,
         dtype=_name(dtype),
         device=str(device),
@@ -195,7 +195,7 @@ def _load(
     core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
     team().leave()  # from here on the engine's thread computes
     most = config.max_queued_requests
-    beside = places if ranks is None else Beside(places, ranks, inbox)
+    beside = places if ranks is None else BackgroundWorkers(places, ranks, inbox)
     client = EngineClient(
         core, processor, max_queued_requests=most, inbox=inbox, places=beside, adapters=adapters
     )

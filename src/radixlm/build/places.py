@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from radixlm.build.disk import Disk
 from radixlm.build.host import Host
-from radixlm.build.store_facts import Source
+from radixlm.build.store_facts import EngineFacts
 from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.moves import Report
 from radixlm.engine.tiering import Tiering
 from radixlm.memory.pools import KVPool
-from radixlm.scheduler import Scheduler
+from radixlm.scheduler import WaitingRoom
 
 
 class Places(NamedTuple):
@@ -39,10 +39,10 @@ class Places(NamedTuple):
         for place in self._there():
             place.stop()
 
-    def tiering(self, cache: RadixCache, scheduler: Scheduler) -> Tiering | None:
+    def tiering(self, cache: RadixCache, room: WaitingRoom) -> Tiering | None:
         """For the engine that owns the pool; None without any place."""
         stores = [place.store(cache) for place in self._there()]
-        return Tiering(cache, scheduler, stores) if stores else None
+        return Tiering(cache, room, stores) if stores else None
 
     def _there(self) -> Iterator[Host | Disk]:
         return (place for place in self if place is not None)
@@ -50,7 +50,7 @@ class Places(NamedTuple):
 
 def open_places(
     config: EngineConfig,
-    source: Source,
+    source: EngineFacts,
     pool: KVPool,
     send: Callable[[Report], None],
     *,

@@ -17,7 +17,7 @@ from radixlm.build.resolve import resolve_device, resolve_dtype
 from radixlm.build.windows import Windows
 from radixlm.core.errors import RadixLMError
 from radixlm.core.model_files import files_of
-from radixlm.memory.pools import MOST_TOKENS
+from radixlm.memory.pools import MOST_TOKENS, WindowLayers
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.runner.rank_channel import Channel, beat
 from radixlm.runner.rank_group import RankGroup
@@ -58,9 +58,11 @@ def _run(channel: Channel) -> None:
     room = MOST_TOKENS if on_cpu else default_tokens(config, model.config, windows, dtype, device)
     channel.say(tokens=config.kv_tokens or room)
     sizes = channel.heard()
-    counts = sizes["capacity"], sizes["longest"], None
+    own = sizes["window_capacity"]
+    in_windows = None if own is None else WindowLayers(windows.layers, own)
+    counts = sizes["capacity"], sizes["longest"], in_windows
     pool, table = make_memory(config, model.config, *counts, dtype, device)
     runner = ModelRunner(model, pool, table, device)
-    channel.say(ready=True)
+    channel.say(kv_bytes=pool.nbytes)
     group.join(Path(given["folder"]))
     follow(channel, runner, pool)

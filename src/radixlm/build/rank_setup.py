@@ -22,12 +22,12 @@ from radixlm.layers.split import Split
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.parts import check_parts, part_of
 from radixlm.runner.rank_group import RankGroup
-from radixlm.runner.ranks import Ranks
+from radixlm.runner.ranks import RankProcesses
 
 _MAIN = "radixlm.build.rank_process:main"
 
 
-class ParallelRanks(Ranks):
+class ParallelRanks(RankProcesses):
     """Those of an engine that `check_ranks` let pass, with what rank 0 itself has to know."""
 
     def __init__(
@@ -55,7 +55,7 @@ class ParallelRanks(Ranks):
         return sum(part_of(self._model, rank, self.group.size).n_kv_heads for rank in ranks)
 
 
-class Beside(NamedTuple):
+class BackgroundWorkers(NamedTuple):
     """What works for the engine's thread (a `Background`)."""
 
     places: Places

@@ -28,7 +28,7 @@ _logger = logging.getLogger("radixlm.build")
 _WITHOUT_EFFECT = "context_length"
 
 
-class Source(NamedTuple):
+class EngineFacts(NamedTuple):
     """What an engine computes with.
 
     weights: the files that were loaded, as they were before. model: as it was loaded. threads: that

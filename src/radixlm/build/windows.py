@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple
 
 from radixlm.cache.window_slots import WindowSize, WindowSlots
 from radixlm.core.config import EngineConfig
 from radixlm.memory.pools import WindowLayers
 from radixlm.models import ModelConfig
-
-_logger = logging.getLogger("radixlm.build")
 
 
 class Windows(NamedTuple):
@@ -25,14 +22,9 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig) -> Windows:
-        """Ranks follow one kind of slots: with several nothing is given up."""
         found = {layer: window for layer, window in enumerate(model.windows) if window is not None}
-        ratio = config.swa_full_tokens_ratio
-        if found and ratio < 1 and config.tp_size > 1:
-            _logger.info("layers with a window keep all tokens, as --tp-size needs them")
-            ratio = 1.0
-        window = max(found.values(), default=0)
-        return cls(frozenset(found), model.n_layers, window, ratio if found else 1.0)
+        ratio = config.swa_full_tokens_ratio if found else 1.0
+        return cls(frozenset(found), model.n_layers, max(found.values(), default=0), ratio)
 
     @property
     def paid_layers(self) -> float:

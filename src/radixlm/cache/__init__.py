@@ -6,13 +6,13 @@ with a Lease for each request that uses it.
 
 from radixlm.cache.allocator import SlotAllocator as SlotAllocator
 from radixlm.cache.cache import RadixCache as RadixCache
-from radixlm.cache.cache import Usage as Usage
-from radixlm.cache.eviction import NAMES as NAMES
-from radixlm.cache.eviction import POLICIES as POLICIES
+from radixlm.cache.conservation import Usage as Usage
 from radixlm.cache.eviction import EvictionPolicy as EvictionPolicy
-from radixlm.cache.eviction import make_policy as make_policy
 from radixlm.cache.lease import Lease as Lease
 from radixlm.cache.node import Match as Match
 from radixlm.cache.node import TreeNode as TreeNode
 from radixlm.cache.pins import Pin as Pin
+from radixlm.cache.policies import NAMES as NAMES
+from radixlm.cache.policies import POLICIES as POLICIES
+from radixlm.cache.policies import make_policy as make_policy
 from radixlm.cache.tree import RadixTree as RadixTree

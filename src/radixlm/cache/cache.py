@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from radixlm.cache.allocator import SlotAllocator
+from radixlm.cache.components import Component, cut
+from radixlm.cache.conservation import Usage
 from radixlm.cache.endings import Ending
-from radixlm.cache.eviction import EvictionPolicy
-from radixlm.cache.learned import Learned
+from radixlm.cache.eviction import Chooser, EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind
 from radixlm.cache.node import Inserted, Match, TreeNode, upward
+from radixlm.cache.paths import known_end
 from radixlm.cache.pins import Pin, PinBoard
 from radixlm.cache.stored import StoredTier
 from radixlm.cache.tree import RadixTree
 from radixlm.cache.tree_stats import Reuse
-from radixlm.cache.window_hold import WindowHold
-from radixlm.cache.window_slots import WindowSize, WindowSlots
+from radixlm.cache.window_hold import Window, WindowHold
+from radixlm.cache.window_slots import WindowSize
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError
@@ -31,18 +32,9 @@ from radixlm.core.request import Hint
 EVICTION_QUANTUM = 256
 _QUANTA_IN_POOL = 64
 _SHARE_OF_RESERVES = 1 / 8
-# Evicted tokens that are remembered, in pools.
-_GHOSTS, _GHOSTS_TO_LEARN = 4, 8
+# Evicted tokens that are remembered, in pools, unless a policy wants others.
+_GHOSTS = 4
 _OWN_SIZE = POOL_SCALES.index(1.0)
-
-
-class Usage(NamedTuple):
-    """Every slot is one of these: free + private + locked + evictable == capacity."""
-
-    free: int
-    private: int
-    locked: int
-    evictable: int
 
 
 class RadixCache:
@@ -79,12 +71,14 @@ class RadixCache:
         reserve: int = 0,
         clock: Clock | None = None,
         windows: WindowSize | None = None,
+        components: Sequence[Callable[[RadixTree], Component]] = (),
     ) -> None:
         """capacity: slots. policy: LRU by default. ghost_budget: evicted tokens to remember, four
         times the capacity by default, eight by a policy that learns. pin_budget: tokens that may be
         pinned, half the capacity by default. reserve: slots that a lease is given beyond what it
         asks for, taken back when they are needed: so the tokens of one that grows bit by bit lie in
-        long runs. windows: where layers with a window have slots of their own. Raises ConfigError.
+        long runs. windows: where layers with a window have slots of their own. components: what
+        makes others, of the tree. Raises ConfigError.
         """
         check_page_size(page_size)
         if capacity < page_size:
@@ -94,23 +88,25 @@ class RadixCache:
         self.enabled = enabled
         self.clock = clock or WallClock()
         self._reuse = Reuse(self.capacity, page_size)
-        remembered = _GHOSTS_TO_LEARN if isinstance(policy, Learned) else _GHOSTS
+        remembered = policy.ghosts if isinstance(policy, Chooser) else _GHOSTS
         self.tree = RadixTree(
             page_size,
             policy=policy,
             ghost_budget=remembered * self.capacity if ghost_budget is None else ghost_budget,
             clock=self.clock,
-            reuse=self._reuse,
         )
+        self.tree.watch(self._reuse)
         self.allocator = SlotAllocator(self.capacity, page_size)
         quantum = min(EVICTION_QUANTUM, self.capacity // _QUANTA_IN_POOL)
         self._quantum = self.round_up(max(quantum, 1))
         self._reserve = self.round_down(reserve)
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
-            raise ConfigError(f"a pin budget of {budget} in a pool of {self.capacity} tokens")
-        self.windows = None if windows is None else WindowSlots(windows, self.capacity, self.tree)
-        self.pins = PinBoard(self.tree, budget, self.clock, self.windows)
+            raise ConfigError(f"--max-pinned-tokens {budget} of a pool of {self.capacity} tokens")
+        self.windows = None if windows is None else Window(windows, self.capacity, self.tree)
+        made = [] if self.windows is None else [self.windows]
+        self.components: tuple[Component, ...] = (*made, *[make(self.tree) for make in components])
+        self.pins = PinBoard(self.tree, budget, self.clock, self.components)
         self.leases: dict[Lease, None] = {}  # in order, so that runs repeat
         self._private = 0
         self.laid_aside = 0
@@ -191,14 +187,14 @@ class RadixCache:
         sought = array[:limit]
         if match is None or match.version != self.tree.version:
             match = self._match(sought, namespace)
-        last, known = self.tree.known(sought, match.agreed)
+        last, known = known_end(match.agreed, sought, self.page_size)
         stored = self._stored(last, known)
         ending = self._ending(match, known, array, size, limit, stored) if self.enabled else None
         in_use = self._private - self.laid_aside + self.tree.protected_size
         expected = self._reuse.expected(last, known, in_use)
-        if (learned := self.tree.order.learned) is not None:
+        if (chooser := self.tree.order.chooser) is not None:
             under_lru = expected[_OWN_SIZE]
-            learned.duel.note(match.length, under_lru, max(stored), size, self.capacity)
+            chooser.judge(match.length, under_lru, max(stored), size, self.capacity)
         if self.tiers:  # a pool of any size has the same ones
             expected = tuple([max(each, *stored) for each in expected])
         node = self.tree.inc_lock_ref(match, priority)
@@ -208,8 +204,9 @@ class RadixCache:
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, known, expected)
-        if self.windows is not None:
-            lease.window = WindowHold(self.windows, lease.slots, match.agreed.length, size)
+        if self.components:
+            found = lease.slots, node, match.agreed.length, size
+            lease.holds = tuple([component.hold(*found) for component in self.components])
         self.leases[lease] = None
         return lease
 
@@ -220,7 +217,7 @@ class RadixCache:
         match = self._match(key[:upto], namespace).agreed
         lease = Lease(self, key, self.tree.hold(match), None, key.size)
         if self.windows is not None and seen is not None:
-            lease.window = WindowHold(self.windows, lease.slots, upto, upto, seen)
+            lease.holds = (WindowHold(self.windows, lease.slots, upto, upto, seen),)
         self.leases[lease] = None
         return lease
 
@@ -232,7 +229,7 @@ class RadixCache:
         if not self.enabled:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
         match = self.match(key, namespace)
-        last, known = self.tree.known(key[:-1], match.agreed)
+        last, known = known_end(match.agreed, key[:-1], self.page_size)
         stored = self._stored(last, known)
         ending = self._ending(match, known, key, key.size, key.size - 1, stored)
         return Explained(ending.report(self.clock.now()), holders)
@@ -256,7 +253,7 @@ class RadixCache:
     def _match(self, sought: Key, namespace: Hashable) -> Match:
         if sought.size and self.enabled:
             found = self.tree.match_prefix(sought, namespace)
-            return found if self.windows is None else self.windows.cut(found)
+            return cut(self.components, found) if self.components else found
         return Match(0, None, 0, namespace, self.tree.version)
 
     def pin(self, key: KeyLike, namespace: Hashable = None, *, ttl: float | None = None) -> Pin:
@@ -290,12 +287,11 @@ class RadixCache:
         """Tell a policy that learns what comes after requests for `key`, which are over; returns of
         how many cached tokens. What running requests hold is theirs. O(nodes on the path).
         """
-        match, learned = self.tree.match_prefix(key, namespace), self.tree.order.learned
-        if match.node is not None and learned is not None:
-            learned.now = self.tree.uses
+        match, chooser = self.tree.match_prefix(key, namespace), self.tree.order.chooser
+        if match.node is not None and chooser is not None:
             for node in upward(match.node):
                 if not node.lock_ref and node.end:
-                    learned.hinted(node, hint.place)
+                    chooser.hinted(node, hint.place, self.tree.uses)
         return match.length
 
     def holders(self, key: KeyLike) -> dict[Hashable, int]:
@@ -387,14 +383,14 @@ class RadixCache:
     def drop(self, lease: Lease, *, used: bool) -> None:
         """End a lease."""
         del self.leases[lease]
-        if lease.window is not None:
-            lease.window.release(lease.committed, lease.slots)
+        for hold in lease.holds:
+            hold.release(lease.committed, lease.slots)
         if lease.private_size:
             self.give_back(lease.private_slots())
         self.tree.dec_lock_ref(lease.node, used=used, hint=lease.hint.place)
 
     def _free(self, slots: Slots) -> None:
-        """Free slots of tokens that are gone, and their window slots."""
-        if self.windows is not None:
-            self.windows.drop(slots)
+        """Free slots of tokens that are gone, and what components have of them."""
+        for component in self.components:
+            component.drop(slots)
         self.allocator.free(slots)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from pkgutil import resolve_name
-from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar, cast
 
-from radixlm.cache.learned import LEARNED, Learned
-from radixlm.cache.node import NO_SLOTS, TOKEN_BYTES, TreeNode
-from radixlm.core.errors import ConfigError
+from radixlm.cache.node import TreeNode
+from radixlm.cache.observer import TreeObserver
+from radixlm.core.errors import CacheError
 
 _SPARE_ENTRIES = 1_024
-_BITS = 64
-_LOW = (1 << _BITS) - 1
+KEY_BITS = 64
+LOW_BITS = (1 << KEY_BITS) - 1
 
 
 class EvictionPolicy(Protocol):
@@ -32,55 +31,43 @@ def pair(first: int, second: int) -> int:
     >>> pair(1, 9) < pair(2, 0)
     True
     """
-    return (first << _BITS) + second
+    return (first << KEY_BITS) + second
 
 
-POLICIES: Mapping[str, Callable[[TreeNode], int]] = MappingProxyType(
-    {
-        "lru": lambda node: node.last_used,
-        # Fewest hits first, among equals the one that was not used for longest.
-        "lfu": lambda node: pair(node.hits, node.last_used),
-        "fifo": lambda node: node.created,
-        # For scans longer than the pool, where the oldest is what comes again first.
-        "mru": lambda node: -node.last_used,
-        "filo": lambda node: -node.created,
-        # What was found at least twice is protected: all that was not goes before it.
-        "slru": lambda node: pair(int(node.hits >= 2), node.last_used),
-        # Lowest priority first, the highest of the requests that used it.
-        "priority": lambda node: pair(node.priority, node.last_used),
-    }
-)
-
-NAMES = (*POLICIES, LEARNED)
-
-
-class _Named:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.key = POLICIES[name]
-
-
-def make_policy(name: str) -> EvictionPolicy:
-    """A policy by its name, one of NAMES, or as `package.module:Class`. Raises ConfigError that
-    lists them.
+class Chooser(TreeObserver, ABC):
+    """An EvictionPolicy that also hears of the tree, and names the leaf that goes first itself as
+    long as `chooses`; by `key` otherwise. ghosts: evicted tokens that it wants remembered, in
+    pools.
     """
-    if name in POLICIES:
-        return _Named(name)
-    if name == LEARNED:
-        return Learned()
-    if ":" not in name:
-        raise ConfigError(
-            f"--eviction-policy {name!r} is not one of {', '.join(NAMES)}, "
-            "nor has it the form package.module:Class"
-        )
-    try:
-        made: EvictionPolicy = resolve_name(name)()
-        probe = made.key(TreeNode(0, bytes(TOKEN_BYTES), NO_SLOTS, None))
-    except Exception as error:  # it is the user's code: whatever it raises is the answer
-        raise ConfigError(f"--eviction-policy {name!r} can not be made: {error}") from error
-    if not isinstance(probe, int):
-        raise ConfigError(f"--eviction-policy {name!r}: key(node) must give an int, got {probe!r}")
-    return made
+
+    ghosts: int
+
+    @abstractmethod
+    def key(self, node: TreeNode) -> int: ...
+
+    @property
+    @abstractmethod
+    def chooses(self) -> bool: ...
+
+    @abstractmethod
+    def choose(self, entries: list[int], by_id: Mapping[int, TreeNode]) -> TreeNode | None:
+        """A leaf out of the entries of an EvictionOrder, or None. It takes out of them what it
+        names, and may take out what no longer counts.
+        """
+
+    @abstractmethod
+    def most(self, leaf: TreeNode, n_tokens: int) -> int:
+        """How many of `n_tokens` are to go from a leaf's end."""
+
+    @abstractmethod
+    def judge(self, found: int, under_lru: int, stored: int, asked: int, capacity: int) -> None:
+        """Of a prompt of `asked` tokens `found` were resident and `stored` can be read back;
+        `under_lru` would have been resident by LRU, in a pool of `capacity`.
+        """
+
+    @abstractmethod
+    def hinted(self, node: TreeNode, hint: int, use: int) -> None:
+        """A hint, by its place in Hint, comes for a node without locks."""
 
 
 class Leaf(Protocol):
@@ -120,10 +107,10 @@ class EvictionOrder(Generic[LeafT]):
     whose key has grown since goes back to its new place; when a key has become smaller, the offer
     makes a second entry and the first one no longer counts.
 
-    While a policy that learns decides, the entries are in no order, since it draws from them; they
-    are put in order when it no longer does.
+    While a Chooser decides, the entries are in no order; they are put in order when it no longer
+    does. When most entries no longer count, all are made anew.
 
-    learned: the policy, if it is one that learns.
+    chooser: the policy, if it is one.
     by_id: every node of the tree, as the tree keeps them. len: entries, dead ones included.
     """
 
@@ -136,30 +123,31 @@ class EvictionOrder(Generic[LeafT]):
     def __len__(self) -> int:
         return len(self._heap)
 
-    def offer(self, node: LeafT) -> bool:
-        """Enter an unlocked leaf, or again by a smaller key; whether that leaves a dead entry."""
+    def offer(self, node: LeafT) -> None:
+        """Enter an unlocked leaf, or again by a smaller key, which leaves a dead entry."""
         key, queued = self.policy.key(node), node.queued_key
         if queued is not None and key >= queued:
-            return False
+            return
         node.queued_key = key
-        if not self._sorted:
-            self._heap.append((key << _BITS) + node.id)
-            return True
-        heappush(self._heap, (key << _BITS) + node.id)
-        return queued is not None
+        if self._sorted:
+            heappush(self._heap, (key << KEY_BITS) + node.id)
+        else:
+            self._heap.append((key << KEY_BITS) + node.id)
+        if len(self._heap) > 2 * len(self._by_id) + _SPARE_ENTRIES:
+            self.rebuild(self._by_id.values())
 
     def pop(self) -> LeafT | None:
         """Take the unlocked leaf that goes first, or None when there is none."""
-        learned = self.learned
-        if learned is not None and learned.chooses:
+        chooser = self.chooser
+        if chooser is not None and chooser.chooses:
             self._sorted = False
-            chosen = learned.choose(self._heap, cast("Mapping[int, TreeNode]", self._by_id))
+            chosen = chooser.choose(self._heap, cast("Mapping[int, TreeNode]", self._by_id))
             if chosen is not None:
                 return cast("LeafT", chosen)
         self._sort()
         while self._heap:
             entry = heappop(self._heap)
-            key, node = entry >> _BITS, self._by_id.get(entry & _LOW)
+            key, node = entry >> KEY_BITS, self._by_id.get(entry & LOW_BITS)
             if node is None or key != node.queued_key:
                 continue
             node.queued_key = None
@@ -169,6 +157,12 @@ class EvictionOrder(Generic[LeafT]):
                 return node
             self.offer(node)
         return None
+
+    def most(self, leaf: LeafT, n_tokens: int) -> int:
+        """How many of `n_tokens` are to go from the end of a leaf that goes first."""
+        if self.chooser is None:
+            return n_tokens
+        return self.chooser.most(cast("TreeNode", leaf), n_tokens)
 
     def first(self, most: int) -> Iterator[LeafT]:
         """Of the first `most` entries those that count, in order, left where they are; an entry
@@ -181,8 +175,8 @@ class EvictionOrder(Generic[LeafT]):
             entry, place = heappop(ahead)
             for below in range(2 * place + 1, min(2 * place + 3, len(heap))):
                 heappush(ahead, (heap[below], below))
-            node = self._by_id.get(entry & _LOW)
-            if node is None or entry >> _BITS != node.queued_key:
+            node = self._by_id.get(entry & LOW_BITS)
+            if node is None or entry >> KEY_BITS != node.queued_key:
                 continue
             if not node.lock_ref and not node.live and node.resident:
                 yield node
@@ -204,22 +198,20 @@ class EvictionOrder(Generic[LeafT]):
 
     def _follow(self, policy: Ranks[LeafT]) -> None:
         self.policy = policy
-        self.learned = policy if isinstance(policy, Learned) else None
+        self.chooser = policy if isinstance(policy, Chooser) else None
 
     def _sort(self) -> None:
         if not self._sorted:
             heapify(self._heap)
             self._sorted = True
 
-    def is_bloated(self, node_count: int) -> bool:
-        """Whether most entries no longer count, so that a rebuild pays."""
-        return len(self._heap) > 2 * node_count + _SPARE_ENTRIES
-
 
 class Ghosts:
     """Nodes with evicted tokens, longest evicted first, in a budget of tokens of 4 bytes each."""
 
     def __init__(self, budget: int) -> None:
+        if budget < 0:
+            raise CacheError(f"a ghost budget is not negative, got {budget}")
         self.budget = budget
         self.size = 0
         self._nodes: OrderedDict[TreeNode, int] = OrderedDict()

@@ -12,8 +12,9 @@ from random import Random
 
 import numpy as np
 
+from radixlm.cache.eviction import KEY_BITS, LOW_BITS, Chooser
 from radixlm.cache.lifetimes import Lifetime, Lifetimes
-from radixlm.cache.node import TOKEN_BYTES, TreeNode
+from radixlm.cache.node import TOKEN_BYTES, TreeNode, upward
 from radixlm.core.moves import NOWHERE
 from radixlm.core.request import Hint
 
@@ -47,7 +48,7 @@ READ_PRICE = 1 / 20
 Rank = tuple[float, int, int]
 
 
-class Learned:
+class Learned(Chooser):
     """Eviction by hit density, of leaves drawn at random.
 
     When a request lets go of a path, a lifetime of its nodes begins, by their kind: how often they
@@ -57,10 +58,11 @@ class Learned:
     were used at each age; with those whose lifetimes go on, or which were forgotten, that gives the
     share that is used at an age of what reaches it, and so what a leaf is worth: see `worths`.
 
-    now: the tree's counter of uses, kept by the tree.
+    now: the tree's counter of uses, as of the last event.
     """
 
     name = LEARNED
+    ghosts = 8
 
     def __init__(self, seed: int = 0) -> None:
         self.now = 0
@@ -82,21 +84,50 @@ class Learned:
 
     # What happens to nodes
 
-    def made(self, node: TreeNode, parent: TreeNode) -> None:
-        """A node was added below a parent."""
-        turns = parent.kind % _NEW // _TURN
-        node.kind = min(turns + 1, _TURNS - 1) * _TURN
+    def made(self, leaf: TreeNode) -> None:
+        if leaf.resident and leaf.parent is not None:
+            turns = leaf.parent.kind % _NEW // _TURN
+            leaf.kind = min(turns + 1, _TURNS - 1) * _TURN
 
-    def asked(self, node: TreeNode, n_tokens: int) -> None:
+    def asked(self, node: TreeNode, use: int) -> None:
+        self.now = use
+        self._found(node)
+        for at in upward(node):
+            self._used_again(at, 0 if at.lock_ref else at.resident)
+
+    def revived(self, node: TreeNode, n_tokens: int, use: int) -> None:
+        self.now = use
+        self._used_again(node, n_tokens)
+
+    def forgotten(self, node: TreeNode, n_tokens: int) -> None:
+        node.tail -= self._end(self._lifetimes.lost, node, n_tokens)
+
+    def unlocking(self, node: TreeNode, use: int | None, hint: int) -> None:
+        """A request that held a path, `node.end` tokens long by now, lets go of it."""
+        at: TreeNode | None = node if use is not None else None
+        if at is not None and at.lock_ref == 1:
+            self._ended(at)
+        while at is not None and at.lock_ref == 1:
+            kind = at.kind % _NEW
+            at.kind = self._news * _NEW + kind + (hint - kind % _TURN // _HINT) * _HINT
+            size = len(at.edge) // TOKEN_BYTES
+            at.tail = max(0, min(self._tail - (node.end - at.end), size))
+            at = at.parent
+
+    def hinted(self, node: TreeNode, hint: int, use: int) -> None:
+        """What is known of a node's age so far is no reuse; it goes on as what the hint says."""
+        self.now = use
+        self._end(self._lifetimes.lost, node, len(node.edge) // TOKEN_BYTES)
+        node.kind += (hint - node.kind % _TURN // _HINT) * _HINT
+        if node.queued_key is not None:
+            self._fresh.append(node)
+
+    def _used_again(self, node: TreeNode, n_tokens: int) -> None:
         """The last tokens of a node that nobody used are used again, ghosts or not."""
         if n_tokens:
             self._end(self._lifetimes.used, node, n_tokens)
         if node.kind % _HITS < _HITS - 1:
             node.kind += 1
-
-    def forgotten(self, node: TreeNode, n_tokens: int) -> None:
-        """Of a node's ghosts the last ones are forgotten."""
-        node.tail -= self._end(self._lifetimes.lost, node, n_tokens)
 
     def _end(self, count: Callable[[int, int, int], None], node: TreeNode, n_tokens: int) -> int:
         """Of a node's last tokens a lifetime has ended; returns how many were its tail's."""
@@ -107,7 +138,7 @@ class Learned:
             count(node.kind, age, n_tokens - tail)
         return tail
 
-    def found(self, node: TreeNode) -> None:
+    def _found(self, node: TreeNode) -> None:
         """A request's match ends with a node, which is about to be asked for."""
         children = node.children
         if not children:
@@ -123,26 +154,6 @@ class Learned:
         for power in range(_POWERS):
             ends[power] *= _TAIL_FADING
         ends[min(left.bit_length(), _POWERS - 1)] += 1
-
-    def released(self, node: TreeNode, length: int, hint: int) -> None:
-        """A request that held a node, of `length` tokens by now, has let go of it. hint: what is
-        known of what comes after it, by its place in Hint.
-        """
-        if node.end == length:
-            self._ended(node)
-        kind = node.kind % _NEW
-        node.kind = self._news * _NEW + kind + (hint - kind % _TURN // _HINT) * _HINT
-        size = len(node.edge) // TOKEN_BYTES
-        node.tail = max(0, min(self._tail - (length - node.end), size))
-
-    def hinted(self, node: TreeNode, hint: int) -> None:
-        """A hint comes for a node that no request holds: what is known of its age so far is no
-        reuse, and it goes on as what the hint says.
-        """
-        self._end(self._lifetimes.lost, node, len(node.edge) // TOKEN_BYTES)
-        node.kind += (hint - node.kind % _TURN // _HINT) * _HINT
-        if node.queued_key is not None:
-            self._fresh.append(node)
 
     def _ended(self, node: TreeNode) -> None:
         """A request ends with a node."""
@@ -190,6 +201,9 @@ class Learned:
 
     # What goes
 
+    def judge(self, found: int, under_lru: int, stored: int, asked: int, capacity: int) -> None:
+        self.duel.note(found, under_lru, stored, asked, capacity)
+
     @property
     def chooses(self) -> bool:
         """Whether it decides, or LRU does."""
@@ -234,7 +248,7 @@ class Learned:
 
     def _rank_new(self, entries: list[int], by_id: Mapping[int, TreeNode]) -> None:
         """Rank what became a leaf since the last draw, or was used just now."""
-        new = [by_id.get(entry & _LOW) for entry in entries[self._drawn_of :]]
+        new = [by_id.get(entry & LOW_BITS) for entry in entries[self._drawn_of :]]
         self._drawn_of = len(entries)
         for node in (*new, *self._fresh):
             if node is not None and is_free(node):
@@ -264,8 +278,8 @@ class Learned:
         found, dead = list[TreeNode](), list[int]()
         for place in places:
             entry = entries[place]
-            node = by_id.get(entry & _LOW)
-            if node is not None and node.queued_key == entry >> _BITS:
+            node = by_id.get(entry & LOW_BITS)
+            if node is not None and node.queued_key == entry >> KEY_BITS:
                 if not node.lock_ref and not node.live and node.resident:
                     found.append(node)
                     continue
@@ -287,10 +301,6 @@ def _kind_of_end(node: TreeNode) -> int:
     """The kind of what goes first of a node."""
     tail = node.tail
     return node.kind + _TAIL if tail and tail > node.absent else node.kind
-
-
-_BITS = 64
-_LOW = (1 << _BITS) - 1
 
 
 def is_free(node: TreeNode) -> bool:

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from radixlm.cache.allocator import split_runs
+from radixlm.cache.components import Component, ComponentHold
 from radixlm.cache.endings import Ending
 from radixlm.cache.node import (
     NO_SLOTS,
@@ -22,7 +23,6 @@ from radixlm.cache.node import (
     upward,
 )
 from radixlm.cache.tree import RadixTree
-from radixlm.cache.window_hold import WindowHold
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, LeaseClosedError
@@ -39,6 +39,7 @@ class Keeper(Protocol):
     laid_aside: int
     tree: RadixTree
     clock: Clock
+    components: tuple[Component, ...]
 
     def round_up(self, n_tokens: int) -> int: ...
     def round_down(self, n_tokens: int) -> int: ...
@@ -60,8 +61,8 @@ class Lease:
     that they lie in long runs; it can be taken back. known: tokens that had been computed before it
     was acquired, wherever they were by then. expected: tokens that pools of POOL_SCALES
     times the size would have had cached, or host memory and the disk. hint: what is known
-    of what comes after it; set by its owner. window: what it holds of window slots, where layers
-    with a window have their own.
+    of what comes after it; set by its owner. holds: what it has of each of the cache's components,
+    in their order; set by the cache.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Lease:
         self._path: tuple[int, tuple[Segment, ...]] = (-1, ())
         self.closed = False
         self.hint = Hint.NONE
-        self.window: WindowHold | None = None
+        self.holds: tuple[ComponentHold, ...] = ()
 
     @property
     def slots(self) -> Slots:
@@ -121,16 +122,31 @@ class Lease:
         """Slots that only this lease uses, the reserved ones included."""
         return self._allocated - self.committed
 
-    @property
-    def private_window(self) -> int:
-        """Window slots that only this lease uses."""
-        if self.window is None:
+    def takes(self, component: int, n_tokens: int) -> int:
+        """Slots of the cache's n-th component that `n_tokens` more tokens take."""
+        if component >= len(self.holds):
             return 0
-        return self._keeper.round_up(self.length) - max(self.committed, self.window.start)
+        first, stop = (self._keeper.round_up(self.length + more) for more in (0, n_tokens))
+        return self.holds[component].takes(first, stop)
 
-    def window_locks(self) -> Slots:
-        """The slots of the tree whose window slots it locks."""
-        return NO_SLOTS if self.window is None else self._slots[self.window.start : self.committed]
+    def private_of(self, component: int) -> int:
+        """Slots of the n-th component that only this lease uses."""
+        if component >= len(self.holds):
+            return 0
+        return self.holds[component].private(self._keeper.round_up(self.length), self.committed)
+
+    def locks_of(self, component: int) -> Slots:
+        """What it locks of the n-th component, see Component.needs."""
+        if component >= len(self.holds):
+            return NO_SLOTS
+        return self.holds[component].locks(self.committed, self._slots)
+
+    def still_takes(self, component: int, total: int) -> int:
+        """Slots of the n-th component that it takes until it has `total` tokens."""
+        if component >= len(self.holds):
+            return 0
+        whole = self._keeper.round_up(self.length)
+        return self.holds[component].still_takes(total, whole, self.cached)
 
     @property
     def own_size(self) -> int:
@@ -145,13 +161,13 @@ class Lease:
         self._check_open()
         if n_tokens < 1:
             raise CacheError(f"a lease is extended by at least one token, got {n_tokens}")
-        end, window = self.length + n_tokens, self.window
-        first = stop = self._keeper.round_up(end)
-        if window is not None:
-            first = min(max(self._keeper.round_up(self.length), window.start), stop)
-            if stop - first > window.windows.available:
+        end, first = self.length + n_tokens, self._keeper.round_up(self.length)
+        stop = self._keeper.round_up(end)
+        # A lease for copies has no holds.
+        for component, hold in zip(self._keeper.components, self.holds, strict=False):
+            if hold.takes(first, stop) > component.available:
                 return None
-        missing = self._keeper.round_up(end) - self._allocated
+        missing = stop - self._allocated
         if missing > 0:
             more = self._keeper.take_private(self, missing, max(0, self.key.size - end))
             if more is None:
@@ -159,15 +175,24 @@ class Lease:
             self._append(more)
         start, self.length = self.length, end
         self._count_reserve()
-        if window is not None and first < stop:
-            before = int(self._slots[first - 1]) if first else None
-            window.windows.give(self._slots[first:stop], before)
+        for hold in self.holds:
+            hold.extend(first, stop, self._slots)
         return self._slots[start:end]
 
     def pass_by(self, computed: int) -> None:
-        """So many tokens are computed: give up window slots that are out of sight."""
-        if self.window is not None:
-            self.window.pass_by(computed, self.committed, self._slots)
+        """So many tokens are computed: give up what no later one needs of the components."""
+        for hold in self.holds:
+            hold.pass_by(computed, self.committed, self._slots)
+
+    def checkpoint(self) -> None:
+        """Leave what components keep at ends where the lease ends, so that matches can end there.
+        Raises LeaseClosedError, and CacheError unless all tokens that have slots are committed.
+        """
+        self._check_open()
+        if self.length != self.committed:
+            raise CacheError(f"{self.length} tokens have slots, {self.committed} are committed")
+        for hold in self.holds:
+            hold.checkpoint(self.node)
 
     @property
     def last_slot(self) -> int | None:
@@ -211,8 +236,8 @@ class Lease:
         self.committed = upto
         remap = None
         slots = path_slots(self.node, start, there) if there > start else NO_SLOTS
-        if self.window is not None:
-            self.window.commit(start, upto, self._slots, slots)
+        for hold in self.holds:
+            hold.commit(start, upto, self._slots, slots)
         if there > start:
             self._keeper.give_back(self._slots[start:there].copy())
             self._slots[start:there] = slots

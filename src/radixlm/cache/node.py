@@ -161,6 +161,24 @@ class TreeNode:
         self.resident = slots.size
         self._extents = None
 
+    def grow(self, edge: bytes, slots: Slots) -> None:
+        """Add resident tokens to a resident end without children."""
+        self.set_edge(self.edge + edge, np.concatenate((self.slots, slots)))
+        self.end += slots.size
+        add_weight(self, slots.size * TOKEN_WEIGHT)
+
+    def keep(self, n_tokens: int) -> Slots:
+        """Leave only the first tokens resident; returns the slots of the others."""
+        freed = self.slots[n_tokens:]
+        self.set_slots(self.slots[:n_tokens].copy() if n_tokens else NO_SLOTS)
+        return freed
+
+    def forget(self, n_tokens: int) -> None:
+        """Take the last tokens, ghosts, off a node without children."""
+        self.edge = self.edge[: (len(self) - n_tokens) * TOKEN_BYTES]
+        self.end -= n_tokens
+        add_weight(self, len(self) * TOKEN_WEIGHT + NODE_WEIGHT - self.weight)
+
     def tokens(self) -> Slots:
         """(len,) int32 token ids of the edge, read-only."""
         return np.frombuffer(self.edge, dtype=np.int32)
@@ -184,20 +202,25 @@ class TreeNode:
         upper.live = 1 if self.resident else 0
         upper.weight = self.weight + NODE_WEIGHT
         self.weight -= offset * TOKEN_WEIGHT
+        if upper.parent is not None:
+            add_weight(upper.parent, NODE_WEIGHT)
         return upper
 
-    def join(self, upper: TreeNode) -> None:
-        """Take over tokens and place of a parent without other children, but in its own parent."""
+    def join(self, upper: TreeNode, page_size: int) -> None:
+        """Take over tokens and place of a parent, not a root, without other children."""
         if self.tail == len(self):
             self.tail += upper.tail
         self.set_edge(upper.edge + self.edge, np.concatenate((upper.slots, self.slots)))
         self.stored = self.stored[0] + upper.stored[0], self.stored[1] + upper.stored[1]
-        self.parent = upper.parent
+        self.parent = parent = upper.parent
         self.last_used = upper.last_used
         self.created = min(upper.created, self.created)
         self.hits = max(upper.hits, self.hits)
         self.evicted_at = max(upper.evicted_at, self.evicted_at)
         self.weight += len(upper) * TOKEN_WEIGHT
+        if parent is not None:
+            parent.children[page_key(self.edge, page_size)] = self
+            add_weight(parent, -NODE_WEIGHT)
         upper.parent = None
         upper.lock_ref = upper.pins = 0
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 
 import numpy as np
 
-from radixlm.cache.node import NO_SLOTS, Match, TreeNode
+from radixlm.cache.components import Component, cut
+from radixlm.cache.node import Match, TreeNode
 from radixlm.cache.tree import RadixTree
-from radixlm.cache.window_slots import WindowSlots
 from radixlm.core.clock import Clock
 from radixlm.core.errors import PinError
 from radixlm.core.keys import Key, Slots
@@ -36,14 +36,14 @@ class Pin:
 @dataclass(slots=True, eq=False)
 class _Held:
     """owner: None if it never yields. added: tokens that no other pin held when it was made.
-    window: the slots whose window slots it locks.
+    parts: what it locks of each component.
     """
 
     pin: Pin
     node: TreeNode
     owner: str | None
     added: int
-    window: Slots
+    parts: tuple[Slots, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +61,7 @@ class PinBoard:
     room, the oldest pin of the owner that would hold the most yields: the most tokens where these
     are too many, the most pins where those are. So no owner can keep the budget from the others,
     and the pins of a single owner are its latest ones.
-    windows: where there are window slots, a pin locks those of its last window. most: pins.
+    components: of each, a pin locks what a match needs that ends where it does. most: pins.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class PinBoard:
         tree: RadixTree,
         budget: int,
         clock: Clock,
-        windows: WindowSlots | None = None,
+        components: Sequence[Component] = (),
         *,
         most: int = MAX_PINS,
         most_of_owner: int = MAX_PINS_OF_OWNER,
     ) -> None:
         self.budget = budget
         self._most, self._most_of_owner = most, most_of_owner
-        self._windows = windows
+        self._components = components
         self._tree = tree
         self._clock = clock
         self._pins: dict[int, _Held] = {}
@@ -104,7 +104,7 @@ class PinBoard:
                 f"{more} more tokens would make {self._tree.pinned_size + more} pinned ones, "
                 f"the budget is {self.budget} (--max-pinned-tokens); unpin something first"
             )
-        self._check_windows(match, self._pins.values())
+        self._check_components(match, self._pins.values())
         return self._add(match, ttl, None)
 
     def keep(self, key: Key, namespace: Hashable, ttl: float, owner: str) -> Pin:
@@ -122,7 +122,7 @@ class PinBoard:
                 f"{match.length} tokens are more than the budget of {self.budget} leaves beside "
                 f"{self._firm_added} pinned ones (--max-pinned-tokens)"
             )
-        self._check_windows(match, self._firm.values())
+        self._check_components(match, self._firm.values())
         if self._make_place(owner):
             match = self._whole(key, namespace)
         largest: _Largest | None = None
@@ -150,8 +150,8 @@ class PinBoard:
             kept.added -= held.added
             if not kept.ends:
                 del self._kept[held.owner]
-        if self._windows is not None:
-            self._windows.unpin(held.window)
+        for component, part in zip(self._components, held.parts, strict=True):
+            component.unpin(part)
         self._tree.unpin(held.node)
 
     def expire(self) -> None:
@@ -169,9 +169,7 @@ class PinBoard:
                 heappush(self._ends, (held.pin.expires_at, pin_id))
 
     def _whole(self, key: Key, namespace: Hashable) -> Match:
-        match = self._tree.match_prefix(key, namespace)
-        if self._windows is not None:
-            match = self._windows.cut(match)
+        match = cut(self._components, self._tree.match_prefix(key, namespace))
         if not match.length or match.length < key.size:
             raise PinError(f"{match.length} of {key.size} tokens are cached, so nothing is kept")
         return match
@@ -200,39 +198,29 @@ class PinBoard:
         return True
 
     def _fits(self, match: Match) -> bool:
-        within = self._tree.pinned_size + match.unpinned() <= self.budget
-        return within and self._fits_windows(match)
+        return self._tree.pinned_size + match.unpinned() <= self.budget and all(
+            component.pinned + component.unpinned(component.needs(match)) <= component.pin_budget
+            for component in self._components
+        )
 
-    def _fits_windows(self, match: Match) -> bool:
-        windows = self._windows
-        if windows is None:
-            return True
-        more = windows.unpinned(windows.window_of(match))
-        return windows.pinned + more <= windows.pin_budget
-
-    def _check_windows(self, match: Match, beside: Iterable[_Held]) -> None:
-        """Raises PinError where a match's last window does not fit beside those of these pins."""
-        windows = self._windows
-        if windows is None:
-            return
-        own = windows.window_of(match)
-        held = np.unique(np.concatenate([own, *(each.window for each in beside)])).size
-        if held > windows.pin_budget:
-            raise PinError(
-                f"its last window of {own.size} tokens would make {held} pinned ones of windows, "
-                f"the budget is {windows.pin_budget} (--swa-full-tokens-ratio, --kv-tokens)"
-            )
+    def _check_components(self, match: Match, beside: Iterable[_Held]) -> None:
+        """Raises PinError where what a match needs does not fit beside what these pins lock."""
+        for index, component in enumerate(self._components):
+            own = component.needs(match)
+            held = np.unique(np.concatenate([own, *(each.parts[index] for each in beside)])).size
+            if held > component.pin_budget:
+                raise component.too_many_pinned(own.size, held)
 
     def _add(self, match: Match, ttl: float | None, owner: str | None) -> Pin:
         ends = None if ttl is None else self._clock.now() + ttl
         added = match.unpinned()
         self._next_id += 1
         pin = Pin(self._next_id, match.length, ends)
-        window = NO_SLOTS if self._windows is None else self._windows.window_of(match)
+        parts = tuple([component.needs(match) for component in self._components])
         node = self._tree.pin(match)
-        if self._windows is not None:
-            self._windows.pin(window)
-        held = self._pins[pin.id] = _Held(pin, node, owner, added, window)
+        for component, part in zip(self._components, parts, strict=True):
+            component.pin(part)
+        held = self._pins[pin.id] = _Held(pin, node, owner, added, parts)
         if owner is None:
             self._firm[pin.id] = held
             self._firm_added += added

@@ -5,8 +5,8 @@ there for others.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
 
+from radixlm.cache.conservation import Usage
 from radixlm.cache.node import TreeNode
 from radixlm.cache.stored_parts import Blocks, StoredPart, StoredParts
 from radixlm.cache.tree import RadixTree
@@ -16,17 +16,6 @@ from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.keys import Key, as_key
 from radixlm.core.moves import ALL_BLOCKS, Place
-
-
-class StoredUsage(NamedTuple):
-    """Tokens of room in a place: free + private + locked + evictable == capacity, in whole blocks.
-    private: reserved for writes in flight.
-    """
-
-    free: int
-    private: int
-    locked: int
-    evictable: int
 
 
 class StoredTier:
@@ -77,13 +66,14 @@ class StoredTier:
         self._parts = StoredParts(place, tree.order, block_tokens, tree.stored_changed)
         self._queue = WriteQueue(tree, self._parts, pool_tokens)
         self._private = 0
-        tree.parts.append(self._parts)
+        tree.watch(self._parts)
 
-    def usage(self) -> StoredUsage:
+    def usage(self) -> Usage:
+        """Tokens of room, in whole blocks. private: reserved for writes in flight."""
         parts, size = self._parts, self.block_tokens
         free = self.capacity - self._private - parts.blocks * size
         unlocked = (parts.blocks - parts.locked) * size
-        return StoredUsage(free, self._private, parts.locked * size, unlocked)
+        return Usage(free, self._private, parts.locked * size, unlocked)
 
     def length_of(self, key: Key, namespace: Hashable) -> int:
         """Tokens of the longest prefix of `key` of which all blocks are stored. O(nodes)."""

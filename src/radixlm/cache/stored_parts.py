@@ -9,6 +9,7 @@ import numpy as np
 
 from radixlm.cache.eviction import EvictionOrder
 from radixlm.cache.node import TreeNode, upward
+from radixlm.cache.observer import TreeObserver
 from radixlm.core.keys import Key
 from radixlm.core.moves import Place
 
@@ -65,7 +66,7 @@ class _AsTheTree:
         return self._order.policy.key(part.node)
 
 
-class StoredParts:
+class StoredParts(TreeObserver):
     """The parts of all nodes with tokens that are stored in a place, their order, and the sums.
 
         root ── 0 1 2 3 4 5 ─┬─ 6 7 8 9             a block belongs to the node in which it ends:
@@ -77,7 +78,7 @@ class StoredParts:
     are. Only a node that is stored to its end has children with stored tokens.
 
     by_id: by the node's id. blocks, locked: how many there are, and those under locks. dropped:
-    blocks that are no longer counted, to be deleted there. taken_over: hears of merged nodes.
+    blocks that are no longer counted, to be deleted there.
     """
 
     def __init__(
@@ -94,7 +95,6 @@ class StoredParts:
         self.blocks = self.locked = 0
         self.dropped: list[Blocks] = []
         self.order: EvictionOrder[StoredPart] = EvictionOrder(_AsTheTree(order), self.by_id)
-        self.taken_over: Callable[[TreeNode, TreeNode], None] | None = None
         self._tree_order = order
         self._ordered_by = order.policy
         self._changed = changed
@@ -208,13 +208,12 @@ class StoredParts:
 
     # What the tree says about its shape
 
-    def holds(self, node: TreeNode) -> bool:
-        """Whether a lock ends at what is stored of a node, so that it must stay a node."""
+    def keeps_end(self, node: TreeNode) -> bool:
+        """Whether a lock ends at what is stored of a node."""
         part = self.by_id.get(node.id)
         return part is not None and part.held > 0
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
-        """`upper` was cut off the front of `node`."""
         part = self.by_id.get(node.id)
         if part is None:
             return
@@ -227,9 +226,6 @@ class StoredParts:
             self._move(part, upper)
 
     def merged(self, node: TreeNode, child: TreeNode) -> None:
-        """A child took over its parent `node`."""
-        if self.taken_over is not None:
-            self.taken_over(node, child)
         part = self.by_id.get(node.id)
         if part is None:
             return
@@ -248,10 +244,8 @@ class StoredParts:
         self._settle(part)
 
     def _settle(self, part: StoredPart) -> None:
-        if part.lock_ref or part.live:
-            return
-        if self.order.offer(part) and self.order.is_bloated(len(self.by_id)):
-            self.order.rebuild(self.by_id.values())
+        if not part.lock_ref and not part.live:
+            self.order.offer(part)
 
     def _stored_below(self, node: TreeNode) -> Iterator[TreeNode]:
         """Nodes below with stored tokens, parents first. O(these and their children)."""

@@ -1,19 +1,18 @@
-"""The radix tree: its nodes, the sums kept of them, and every way in which either changes."""
+"""The radix tree: its nodes, the sums kept of them, and all transitions of either."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from itertools import count
 
 import numpy as np
 
-from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, Ghosts, make_policy
+from radixlm.cache.eviction import EvictionOrder, EvictionPolicy, Ghosts
 from radixlm.cache.node import (
     NEVER,
     NO_SLOTS,
-    NODE_WEIGHT,
     SIGN_BYTE,
     TOKEN_BYTES,
-    TOKEN_WEIGHT,
     Inserted,
     Match,
     TreeNode,
@@ -22,15 +21,16 @@ from radixlm.cache.node import (
     is_mergeable,
     joined,
     page_key,
-    upward,
     walk,
 )
-from radixlm.cache.stored_parts import StoredParts
-from radixlm.cache.tree_stats import Changes, Reuse, TreeStats
+from radixlm.cache.observer import TreeObserver
+from radixlm.cache.paths import absent_path, add_pins, free_after, lock_path
+from radixlm.cache.policies import make_policy
+from radixlm.cache.tree_stats import TreeStats
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import CacheError, InvalidKeyError, StaleMatchError
-from radixlm.core.keys import Key, KeyLike, Slots, token_view
+from radixlm.core.keys import Key, KeyLike, Slots, as_key, token_view
 
 
 class RadixTree:
@@ -50,13 +50,11 @@ class RadixTree:
     but they explain misses, and KV that is computed again returns to the same node.
 
     Only the transitions split, merge, add_leaf, grow, revive, trim and forget change its shape or
-    what is resident. Each leaves the nodes and the sums consistent.
+    what is resident. Each leaves the nodes and the sums consistent; observers hear of each.
 
-    version: grows with every change of shape or residency. uses: the counter that `last_used` is
-    taken from. evictable_size, protected_size, pinned_size: resident tokens under no lock, under
-    one or more, under a pin. roots: by namespace. order, ghosts: what is evicted, and forgotten,
-    next. changes: records which nodes changed, while somebody watches. reuse: counts when tokens
-    were last used, where that is wanted. parts: what is stored in host memory, on disk.
+    version: grows whenever matches may end elsewhere. uses: the counter that `last_used` is taken
+    from. evictable_size, protected_size, pinned_size: resident tokens under no lock, under one or
+    more, under a pin. roots: by namespace. order, ghosts: what is evicted, and forgotten, next.
 
     >>> tree = RadixTree()
     >>> _ = tree.insert([1, 2, 3, 4], [10, 11, 12, 13])
@@ -73,49 +71,54 @@ class RadixTree:
         policy: EvictionPolicy | None = None,
         ghost_budget: int = 0,
         clock: Clock | None = None,
-        reuse: Reuse | None = None,
     ) -> None:
         check_page_size(page_size)
-        if ghost_budget < 0:
-            raise CacheError(f"a ghost budget is not negative, got {ghost_budget}")
         self.page_size = page_size
         self.evictable_size = self.protected_size = self.pinned_size = self.version = self.uses = 0
         self.roots: dict[Hashable, TreeNode] = {}
         self.by_id: dict[int, TreeNode] = {}
-        self.order: EvictionOrder[TreeNode] = EvictionOrder(
-            policy or make_policy("lru"), self.by_id
-        )
+        self.order = EvictionOrder[TreeNode](policy or make_policy("lru"), self.by_id)
+        self.observers: tuple[TreeObserver, ...] = ()
+        if self.order.chooser is not None:
+            self.watch(self.order.chooser)
         self.ghosts = Ghosts(ghost_budget)
         self.stats = TreeStats()
-        self.changes: Changes | None = None
-        self.reuse = reuse
-        self.parts: list[StoredParts] = []
-        self.window_slots: Slots | None = None  # of WindowSlots, see there
         self._clock = clock or WallClock()
-        self._next_id = 0
+        self._ids = count(1)
 
     @property
     def node_count(self) -> int:
         return len(self.by_id)
 
-    @property
-    def ghost_size(self) -> int:
-        """Tokens that are remembered but not resident."""
-        return self.ghosts.size
-
     def nodes(self) -> Iterator[TreeNode]:
         """Every node, roots included, each before its children."""
         return walk(*self.roots.values())
 
-    # Matches
+    def watch(self, observer: TreeObserver) -> None:
+        """Let an observer hear of all transitions from now on."""
+        self.observers = (*self.observers, observer)
+
+    def unwatch(self, observer: TreeObserver) -> None:
+        """Let an observer hear of nothing more."""
+        self.observers = tuple([each for each in self.observers if each is not observer])
+
+    def set_policy(self, policy: EvictionPolicy) -> None:
+        """Evict by another policy from now on. O(nodes). Changes nothing when the policy raises."""
+        before = self.order.chooser
+        self.order.rebuild(self.nodes(), policy)
+        if before is not None:
+            self.unwatch(before)
+        if self.order.chooser is not None:
+            self.watch(self.order.chooser)
+
+    # Matches and insertion
 
     def match_prefix(self, key: KeyLike, namespace: Hashable = None) -> Match:
         """Find the longest resident prefix of `key` in whole pages. Changes nothing, not even
         recency. O(matched bytes + nodes on the path). Raises InvalidKeyError.
         """
         tokens = token_view(key)
-        torn = len(tokens) % self.page_size
-        if torn:
+        if torn := len(tokens) % self.page_size:
             tokens = tokens[:-torn]
         root = self.roots.get(namespace)
         if root is None:
@@ -131,16 +134,13 @@ class RadixTree:
             offset = node.resident
         return Match(length, node, offset, namespace, self.version)
 
-    def known(self, key: Key, match: Match) -> tuple[TreeNode | None, int]:
-        """Where the longest prefix of `key` ends, ghosts included, from where its match ended."""
-        node = match.node
-        if node is None or match.offset < node.resident:
-            return node, match.length
-        whole = node.resident * TOKEN_BYTES == len(node.edge)
-        top = node if whole or node.parent is None else node.parent
-        return descend(top, key.data, self.page_size)
-
-    # Insertion
+    def matches_changed(self, slots: Slots) -> None:
+        """Tokens in these slots have gained or lost something, not known here, that a match needs:
+        matches may end elsewhere.
+        """
+        self.version += 1
+        for each in self.observers:
+            each.matches_changed(slots, self.by_id.values())
 
     def place(self, key: Key, namespace: Hashable) -> tuple[TreeNode | None, int]:
         """Where the longest known prefix of `key` ends, absent tokens included, and its length."""
@@ -156,7 +156,7 @@ class RadixTree:
             return node
         if known < node.end:
             node = self.split(node, known - node.start)
-        return self.add_absent(node, key[known:].tobytes())
+        return self.add_leaf(node, key[known:].tobytes(), NO_SLOTS, 0, held=False)
 
     def insert(
         self,
@@ -171,52 +171,46 @@ class RadixTree:
 
         slots: one per token of the whole key. start: a node on the key's path that the caller
         holds; nothing above it is compared again, and the caller's lock moves from it down to
-        where the key ends. A leaf that only the caller holds grows in place.
-        priority: raises that of the path, or of what gets locked. O(compared + new bytes).
-        Raises InvalidKeyError, CacheError for a start that is not held; nothing has changed then.
+        where the key ends. A leaf that only the caller holds grows in place, unless something ends
+        there. priority: raises that of the path below. O(compared + new bytes). Raises
+        InvalidKeyError, CacheError for a start that is not held; nothing has changed then.
         """
-        tokens = token_view(key)
+        tokens = as_key(key).data if start is None else token_view(key)
         values = np.asarray(slots, dtype=np.int32)
         if values.ndim != 1 or values.size != len(tokens):
             raise InvalidKeyError(f"{len(tokens)} tokens but slots of shape {values.shape}")
         if start is not None and start.held < 1:
             raise CacheError(f"node {start.id} is not locked, so nothing can start there")
-        torn = len(tokens) % self.page_size
-        if torn:
+        if torn := len(tokens) % self.page_size:
             tokens = tokens[:-torn]
         stop = len(tokens)
         top = self._root(namespace) if start is None else start
         node, known = descend(top, tokens, self.page_size)
         edge = tokens[known:].tobytes()
         if not edge[SIGN_BYTE::TOKEN_BYTES].isascii():  # a sign bit: far cheaper than a minimum
-            self.settle(top)
             raise InvalidKeyError(f"token ids must not be negative, got {min(tokens)}")
+        if start is None:  # held as long as this takes
+            self.lock(top)
         if known < node.end:
             node = self.split(node, known - node.start)
         resident = len(node.edge) == node.resident * TOKEN_BYTES
         there = known if resident else self.revive_path(node, values)
         end = node
         if edge:
-            node = self._add(end, end is start, edge, values[known:stop], priority)
+            alone = not end.children and end.lock_ref == (end is top) and not end.is_root
+            if alone and end.priority <= priority and not self._keeps_end(end):
+                self.grow(end, edge, values[known:stop])
+            else:
+                node = self.add_leaf(end, edge, values[known:stop], priority, held=end is top)
         self.stats.inserts += 1
         self.stats.inserted_tokens += stop - there
+        if top is not end:  # touched when it was locked, and again when it is let go
+            self.move_lock(top, node, priority)
         if start is None:
-            self._touch(node, priority)
-            if not node.lock_ref:
-                self.settle(node)
-        elif start is not end:  # touched when it was locked, and again when it is let go
-            self.move_lock(start, node, priority)
+            node.held += 1  # so that it stays a node
+            self.dec_lock_ref(node)
+            node.held -= 1
         return Inserted(there, node)
-
-    def _add(
-        self, node: TreeNode, held: bool, edge: bytes, slots: Slots, priority: int
-    ) -> TreeNode:
-        """Add tokens below `node`, in place if nobody else holds its end and priority allows it."""
-        alone = not node.children and node.lock_ref == held
-        if alone and node.priority <= priority and not node.is_root:
-            self.grow(node, edge, slots)
-            return node
-        return self.add_leaf(node, edge, slots, priority, held=held)
 
     # Locks
 
@@ -226,19 +220,13 @@ class RadixTree:
         """
         node = self._end_of(match)
         self.uses = uses = self.uses + 1
-        age, depth = uses - node.last_used, -1  # the root holds nothing
-        reuse, fresh, learned = self.reuse, 0, self.order.learned
-        if learned is not None:
-            learned.now = uses
-            learned.found(node)
+        for each in self.observers:
+            each.asked(node, uses)
+        age, depth, fresh = uses - node.last_used, -1, 0  # the root holds nothing
         at: TreeNode | None = node
         while at is not None:  # one walk for all that is due: it is what most requests cost
             if not at.lock_ref:
                 fresh += at.resident
-                if reuse is not None and at.resident:
-                    reuse.leave(at.last_used, at.resident)
-            if learned is not None:
-                learned.asked(at, 0 if at.lock_ref else at.resident)
             at.lock_ref += 1
             at.hits += 1
             at.last_used = uses
@@ -247,12 +235,7 @@ class RadixTree:
             depth += 1
             at = at.parent
         self._protect(node, fresh)
-        stats = self.stats
-        stats.matches += 1
-        if match.length:
-            stats.matched_tokens += match.length
-            stats.reuse_age.add(age)
-            stats.match_depth.add(depth)
+        self.stats.matched(match.length, age, depth)
         return node
 
     def hold(self, match: Match) -> TreeNode:
@@ -266,21 +249,18 @@ class RadixTree:
         if node.held < 1:
             raise CacheError(f"node {node.id} is not locked")
         node.held -= 1
-        if self.changes is not None:
-            self.changes.touch(node)
         self.uses += used
-        freed, learned, length = 0, self.order.learned if used else None, node.end
+        for each in self.observers:
+            each.unlocking(node, self.uses if used else None, hint)
+        freed = 0
         at: TreeNode | None = node
         while at is not None:
             parent = at.parent
-            at.last_used = self.uses if used else at.last_used
+            if used:
+                at.last_used = self.uses
             at.lock_ref = locks = at.lock_ref - 1
             if not locks:
                 freed += at.resident
-                if learned is not None:
-                    learned.released(at, length, hint)
-                if self.reuse is not None:
-                    self.reuse.enter(at.last_used, at.resident)
                 if not at.live:
                     self.settle(at)
             if parent is not None and len(at.children) == 1:
@@ -292,42 +272,25 @@ class RadixTree:
     def pin(self, match: Match) -> TreeNode:
         """Lock a match's path; no use is counted until it is unpinned. Raises StaleMatchError."""
         node = self.hold(match)
-        for at in upward(node):
-            if not at.pins:
-                self.pinned_size += at.resident
-            at.pins += 1
+        self.pinned_size += add_pins(node, 1)
         return node
 
     def unpin(self, node: TreeNode) -> None:
         """Undo `pin`. Raises CacheError if the node is not pinned."""
         if node.pins < 1:
             raise CacheError(f"node {node.id} is not pinned")
-        for at in upward(node):
-            at.pins -= 1
-            if not at.pins:
-                self.pinned_size -= at.resident
+        self.pinned_size += add_pins(node, -1)
         self.dec_lock_ref(node)
 
-    def lock(self, node: TreeNode, top: TreeNode | None = None) -> None:
-        """Add a lock to a node and all above it, up to below `top`."""
-        fresh = 0
-        at: TreeNode | None = node
-        while at is not top and at is not None:
-            if not at.lock_ref:
-                fresh += at.resident
-                if self.reuse is not None:
-                    self.reuse.leave(at.last_used, at.resident)
-            at.lock_ref += 1
-            at = at.parent
-        self._protect(node, fresh)
+    def lock(self, node: TreeNode, top: TreeNode | None = None, priority: int = 0) -> None:
+        """Add a lock to a node and all above it, up to below `top`, and raise their priority."""
+        for each in self.observers:
+            each.locking(node)
+        self._protect(node, lock_path(node, top, priority))
 
     def move_lock(self, held: TreeNode, deeper: TreeNode, priority: int) -> None:
         """Turn a lock on `held` into one on its descendant: only what is new gets locked."""
-        self.lock(deeper, held)
-        for at in upward(deeper):
-            if at is held:
-                break
-            at.priority = max(at.priority, priority)
+        self.lock(deeper, held, priority)
         held.held -= 1
         if len(held.children) == 1:
             self.merge(held)
@@ -337,26 +300,6 @@ class RadixTree:
         node.held += 1
         self.evictable_size -= n_tokens
         self.protected_size += n_tokens
-        if self.changes is not None:
-            self.changes.touch(node)
-
-    def _touch(self, node: TreeNode, priority: int) -> None:
-        """Count a use of a path that is not locked by it."""
-        self.uses = uses = self.uses + 1
-        if self.changes is not None:
-            self.changes.touch(node)
-        at: TreeNode | None = node
-        while at is not None:
-            parent = at.parent
-            if self.reuse is not None and not at.lock_ref:
-                self.reuse.leave(at.last_used, len(at))
-                self.reuse.enter(uses, len(at))
-            at.last_used = uses
-            if at.priority < priority:
-                at.priority = priority
-            if at is not node and len(at.children) == 1:
-                self.merge(at)
-            at = parent
 
     def _end_of(self, match: Match) -> TreeNode:
         """The node at whose end a match ends; made by a split where there is none."""
@@ -378,12 +321,12 @@ class RadixTree:
         """
         if n_tokens > self.evictable_size:
             raise CacheError(f"{n_tokens} tokens to evict, {self.evictable_size} are evictable")
-        freed, learned = [], self.order.learned
+        freed = []
         while n_tokens > 0:
             leaf = self.order.pop()
             if leaf is None:
                 raise CacheError(f"{n_tokens} tokens to evict, but no unlocked leaf is left")
-            freed.append(self.trim(leaf, learned.most(leaf, n_tokens) if learned else n_tokens))
+            freed.append(self.trim(leaf, self.order.most(leaf, n_tokens)))
             n_tokens -= freed[-1].size
         return joined(freed)
 
@@ -391,18 +334,7 @@ class RadixTree:
         """Evict what a match found after its first `keep` tokens (whole pages), and all below, as
         far as no lock holds it; returns the slots. O(nodes below).
         """
-        if match.node is None or match.length <= keep:
-            return NO_SLOTS
-        top = match.node
-        while top.parent is not None and top.start > keep:
-            top = top.parent
-        freed = []
-        below: list[TreeNode] = list(walk(top))
-        for node in reversed(below):  # children first
-            spared = max(keep - node.start, 0)
-            if node.resident > spared and not node.live and not node.lock_ref:
-                freed.append(self.trim(node, node.resident - spared))
-        return joined(freed)
+        return joined([self.trim(node, n_tokens) for node, n_tokens in free_after(match, keep)])
 
     def forget_ghosts(self, budget: int = 0) -> None:
         """Forget the longest evicted ghosts until the rest is within a budget of tokens."""
@@ -414,17 +346,10 @@ class RadixTree:
         if node.lock_ref or node.live:
             return
         if node.resident:
-            if self.order.offer(node):
-                self._tidy_order()
+            self.order.offer(node)
         elif node.is_root and not node.children:
             del self.roots[node.namespace]
-            self.stats.leaves -= 1
             self._leave(node)
-
-    def _tidy_order(self) -> None:
-        """Drop the entries that smaller keys and joined nodes have left, when they are many."""
-        if self.order.is_bloated(self.node_count):
-            self.order.rebuild(self.nodes())
 
     # Transitions
 
@@ -432,14 +357,11 @@ class RadixTree:
         """Cut `node` after `offset` tokens; return the upper part. The lower one keeps its
         identity, its age and its place in the eviction order.
         """
-        parent = node.parent
-        if parent is None or not 0 < offset < len(node):
+        if not 0 < offset < len(node):
             raise CacheError(f"node {node.id} of {len(node)} tokens can not be cut at {offset}")
-        upper = self._enter(node.cut(offset, self._new_id(), self.page_size))
-        add_weight(parent, NODE_WEIGHT)
-        for parts in self.parts:
-            parts.split(node, upper)
-        self._changed(node)
+        upper = self._enter(node.cut(offset, next(self._ids), self.page_size))
+        for each in self.observers:
+            each.split(node, upper)
         self.ghosts.update(node)
         self.ghosts.update(upper)
         self.settle(upper)
@@ -447,74 +369,63 @@ class RadixTree:
         return upper
 
     def merge(self, node: TreeNode) -> None:
-        """Join `node` with its only child when nothing tells them apart: no lease and no pin ends
-        between them, last used together, the same priority, no resident token after a ghost. The
-        child keeps its identity, since that is what leases below hold.
+        """Join `node` with its only child when nothing tells them apart: no lease, no pin and
+        nothing that an observer knows ends between them, last used together, the same priority, no
+        resident token after a ghost. The child keeps its identity, since that is what leases below
+        hold.
         """
-        parent = node.parent
-        if parent is None or not is_mergeable(node):
-            return
-        if any(parts.holds(node) for parts in self.parts):
+        if not is_mergeable(node) or self._keeps_end(node):
             return
         [child] = node.children.values()
-        child.join(node)
-        parent.children[page_key(child.edge, self.page_size)] = child
-        add_weight(parent, -NODE_WEIGHT)
-        self._leave(node)
-        self._changed(child)
+        child.join(node, self.page_size)
+        del self.by_id[node.id]
+        self.version += 1
         self.ghosts.forget(node)
         self.ghosts.update(child)
-        for parts in self.parts:
-            parts.merged(node, child)
+        for each in self.observers:
+            each.merged(node, child)
         self.settle(child)
-        self._tidy_order()
         self.stats.merges += 1
+
+    def _keeps_end(self, node: TreeNode) -> bool:
+        """Whether an observer knows of something that ends where `node` does."""
+        return bool(self.observers) and any(each.keeps_end(node) for each in self.observers)
 
     def add_leaf(
         self, parent: TreeNode, edge: bytes, slots: Slots, priority: int, *, held: bool
     ) -> TreeNode:
-        """Hang a new leaf below a resident end. held: the caller's lock moves down to it."""
-        if parent.children:
-            self.stats.leaves += 1
-        leaf = self._enter(TreeNode(self._new_id(), edge, slots.copy(), parent))
-        parent.live += 1
-        leaf.last_used = parent.last_used
-        leaf.priority = priority
-        if self.order.learned is not None:
-            self.order.learned.made(leaf, parent)
+        """Hang a new leaf below a resident end; or, without slots, below any end one of which
+        nothing is resident, nor was: it is stored, or will be. held: the caller's lock moves down.
+        """
+        leaf = self._enter(TreeNode(next(self._ids), edge, slots.copy(), parent))
         add_weight(parent, leaf.weight)
+        leaf.last_used, leaf.priority = parent.last_used, priority
         if held:
             parent.held -= 1
             leaf.held = leaf.lock_ref = 1
-        self._gain(leaf, leaf.resident)
-        return leaf
-
-    def add_absent(self, parent: TreeNode, edge: bytes) -> TreeNode:
-        """Hang a new leaf below of which nothing is resident, nor was: it is stored, or will be."""
-        if parent.children:
-            self.stats.leaves += 1
-        leaf = self._enter(TreeNode(self._new_id(), edge, NO_SLOTS, parent))
-        leaf.last_used = parent.last_used
-        leaf.evicted_at = NEVER
-        add_weight(parent, leaf.weight)
-        if self.reuse is not None:
-            self.reuse.enter(leaf.last_used, len(leaf))
-        self.ghosts.update(leaf)
+        if leaf.resident:
+            parent.live += 1
+            self._gain(leaf, leaf.resident)
+        else:
+            leaf.evicted_at = NEVER
+            self.ghosts.update(leaf)
+        for each in self.observers:
+            each.made(leaf)
         return leaf
 
     def stored_changed(self, node: TreeNode) -> None:
         """More or less of a node is stored now. For StoredParts."""
         self.ghosts.update(node, fresh=True)
-        if self.changes is not None:
-            self.changes.touch(node)
+        for each in self.observers:
+            each.changed(node)
 
     def grow(self, leaf: TreeNode, edge: bytes, slots: Slots) -> None:
         """Add resident tokens to the end of a resident node without children."""
-        leaf.set_edge(leaf.edge + edge, np.concatenate((leaf.slots, slots)))
-        leaf.end += slots.size
-        add_weight(leaf, slots.size * TOKEN_WEIGHT)
+        leaf.grow(edge, slots)
         self._gain(leaf, slots.size)
-        self._changed(leaf)
+        self.version += 1
+        for each in self.observers:
+            each.grown(leaf, slots.size)
 
     def revive(self, node: TreeNode, slots: Slots) -> None:
         """Give slots to all ghost tokens of a node whose parent is resident to its end."""
@@ -523,37 +434,30 @@ class RadixTree:
             raise CacheError(f"node {node.id} can hold no ghosts")
         if not node.resident:
             parent.live += 1
-        if self.order.learned is not None:
-            self.order.learned.now = self.uses
-            self.order.learned.asked(node, slots.size)
         node.set_slots(np.concatenate((node.slots, slots)))
         self.evictable_size += slots.size
         self.stats.revived_tokens += slots.size
-        self._changed(node)
+        self.version += 1
+        for each in self.observers:
+            each.revived(node, slots.size, self.uses)
         self.ghosts.update(node)
 
     def revive_path(self, node: TreeNode, slots: Slots) -> int:
         """Give all tokens down to `node` their `slots`; return how many were resident before."""
-        chain = [node]
-        while (parent := chain[-1].parent) is not None and parent.absent:
-            chain.append(parent)
-        there = chain[-1].start + chain[-1].resident
-        for ghost in reversed(chain):
+        chain = absent_path(node)
+        there = chain[0].start + chain[0].resident
+        for ghost in chain:
             self.revive(ghost, slots[ghost.start + ghost.resident : ghost.end].copy())
         return there
 
     def trim(self, leaf: TreeNode, n_tokens: int) -> Slots:
         """Evict up to `n_tokens`, in pages, off the end of a free leaf, as ghosts; return slots."""
-        pages = -(-n_tokens // self.page_size)
-        keep = max(leaf.resident - pages * self.page_size, 0)
-        freed = leaf.slots[keep:]
-        leaf.set_slots(leaf.slots[:keep].copy() if keep else NO_SLOTS)
+        keep = max(leaf.resident - n_tokens, 0) // self.page_size * self.page_size
+        freed = leaf.keep(keep)
         leaf.evicted_at = self._clock.now()
         self.evictable_size -= freed.size
         self._changed(leaf)
-        self.stats.evictions += 1
-        self.stats.evicted_tokens += freed.size
-        self.stats.hits_at_eviction.add(leaf.hits)
+        self.stats.evicted(freed.size, leaf.hits)
         if keep:
             self.settle(leaf)
         elif leaf.parent is not None:
@@ -573,20 +477,14 @@ class RadixTree:
         self.stats.leaves += bool(below)
         for ghost in walk(*below):
             self._drop(ghost)
-        kept = node.kept
+        kept, lost = node.kept, node.ghosts
         self._changed(node if kept else parent)
-        left = kept * TOKEN_WEIGHT + NODE_WEIGHT if kept else 0
-        add_weight(node, left - node.weight)
         if kept:
-            self.stats.forgotten_tokens += node.ghosts
-            if self.order.learned is not None:
-                self.order.learned.forgotten(node, node.ghosts)
-            if self.reuse is not None:
-                self.reuse.leave(node.last_used, node.ghosts)
-            node.end -= node.ghosts
-            node.edge = node.edge[: kept * TOKEN_BYTES]
+            self._forgotten(node, lost)
+            node.forget(lost)
             self.ghosts.update(node)
             return
+        add_weight(node, -node.weight)
         del parent.children[page_key(node.edge, self.page_size)]
         self.stats.leaves += not parent.children
         self._drop(node)
@@ -595,15 +493,16 @@ class RadixTree:
 
     def _drop(self, ghost: TreeNode) -> None:
         """Take a node out of which nothing is resident or stored."""
-        self.stats.forgotten_tokens += len(ghost)
-        if self.order.learned is not None:
-            self.order.learned.forgotten(ghost, len(ghost))
-        self.stats.leaves -= not ghost.children
-        if self.reuse is not None:
-            self.reuse.leave(ghost.last_used, len(ghost))
+        self._forgotten(ghost, len(ghost))
         self.ghosts.forget(ghost)
         ghost.parent = None
         self._leave(ghost)
+
+    def _forgotten(self, node: TreeNode, n_tokens: int) -> None:
+        """A node's last tokens are about to be known no longer."""
+        self.stats.forgotten_tokens += n_tokens
+        for each in self.observers:
+            each.forgotten(node, n_tokens)
 
     # Books
 
@@ -611,40 +510,39 @@ class RadixTree:
         """The root of a namespace, made where there is none."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self._enter(TreeNode(self._new_id(), b"", NO_SLOTS, None, namespace))
+            root = self._enter(TreeNode(next(self._ids), b"", NO_SLOTS, None, namespace))
             self.roots[namespace] = root
-            self.stats.leaves += 1
+            for each in self.observers:
+                each.made(root)
         return root
-
-    def _new_id(self) -> int:
-        self._next_id += 1
-        return self._next_id
 
     def _enter(self, node: TreeNode) -> TreeNode:
         """A new node; its parent has it in place of a child that begins with the same page."""
         self.by_id[node.id] = node
-        if node.parent is not None:
-            node.parent.children[page_key(node.edge, self.page_size)] = node
-        self._changed(node)
+        self.version += 1
+        parent = node.parent
+        if not node.children and (parent is None or parent.children):
+            self.stats.leaves += 1  # else its parent was one
+        if parent is not None:
+            parent.children[page_key(node.edge, self.page_size)] = node
         return node
 
     def _leave(self, node: TreeNode) -> None:
+        self.stats.leaves -= not node.children
         del self.by_id[node.id]
         self.version += 1
-        if self.changes is not None:
-            self.changes.remove(node)
+        for each in self.observers:
+            each.left(node)
 
     def _changed(self, node: TreeNode) -> None:
-        """The shape of a node, or what of it is resident, has changed."""
+        """What of a node is resident, or known, is another part."""
         self.version += 1
-        if self.changes is not None:
-            self.changes.touch(node)
+        for each in self.observers:
+            each.changed(node)
 
     def _gain(self, node: TreeNode, n_tokens: int) -> None:
         """Count tokens that are new in a node."""
         if node.lock_ref:
             self.protected_size += n_tokens
-            return
-        self.evictable_size += n_tokens
-        if self.reuse is not None:
-            self.reuse.enter(node.last_used, n_tokens)
+        else:
+            self.evictable_size += n_tokens

@@ -1,13 +1,18 @@
-"""What the tree records as it goes: totals, when tokens were last used, and which nodes changed."""
+"""What is recorded of a tree: totals, when tokens were last used, and which nodes changed."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+import numpy as np
+
 from radixlm.cache.node import TOKEN_BYTES, TreeNode, upward
+from radixlm.cache.observer import TreeObserver
+from radixlm.core.keys import Slots
 from radixlm.core.misses import POOL_SCALES, MissReason
 from radixlm.core.reports import Tally
 
@@ -65,8 +70,22 @@ class TreeStats:
     match_depth: Histogram = field(default_factory=Histogram)
     endings: Counter[MissReason] = field(default_factory=Counter)
 
+    def matched(self, n_tokens: int, age: int, depth: int) -> None:
+        """A match was locked."""
+        self.matches += 1
+        if n_tokens:
+            self.matched_tokens += n_tokens
+            self.reuse_age.add(age)
+            self.match_depth.add(depth)
 
-class Changes:
+    def evicted(self, n_tokens: int, hits: int) -> None:
+        """Tokens were taken off a leaf that had been found so often."""
+        self.evictions += 1
+        self.evicted_tokens += n_tokens
+        self.hits_at_eviction.add(hits)
+
+
+class Changes(TreeObserver):
     """Nodes that changed or left the tree: cheap to write, sorted out when it is read.
 
     It is enough to note the lowest node of a path that changed: all above it count as changed, too.
@@ -81,14 +100,29 @@ class Changes:
     def __bool__(self) -> bool:
         return bool(self._touched or self.removed or self.lost)
 
-    def touch(self, node: TreeNode) -> None:
+    def changed(self, node: TreeNode) -> None:
         self._touched.add(node)
         self._bound()
 
-    def remove(self, node: TreeNode) -> None:
+    def left(self, node: TreeNode) -> None:
         self._touched.discard(node)
         self.removed.append(node.id)
         self._bound()
+
+    def matches_changed(self, slots: Slots, nodes: Iterable[TreeNode]) -> None:
+        """O(resident tokens)."""
+        moved = np.zeros(int(slots.max(initial=0)) + 1, dtype=np.bool_)
+        moved[slots] = True
+        for node in nodes:
+            if node.resident and moved[node.slots[node.slots < moved.size]].any():
+                self.changed(node)
+
+    def take(self) -> Changes:
+        """What was noted until now; it begins anew."""
+        taken = Changes()
+        taken._touched, taken.removed, taken.lost = self._touched, self.removed, self.lost
+        self._touched, self.removed, self.lost = set(), [], False
+        return taken
 
     def touched(self) -> list[TreeNode]:
         """Nodes that may have changed, parents first, in one order: it decides who finds room."""
@@ -104,7 +138,7 @@ class Changes:
             self.lost = True
 
 
-class Reuse:
+class Reuse(TreeObserver):
     """Known tokens that no lock holds, by when they were last used: what other pools would hold.
 
     Under LRU a pool of n tokens holds the n that were used last. So a token is found in it when
@@ -127,6 +161,31 @@ class Reuse:
         self._newest = 0
         self.begins = [0]
         self.tokens = [0]
+
+    def asked(self, node: TreeNode, _use: int) -> None:
+        self.locking(node)
+
+    def locking(self, node: TreeNode) -> None:
+        at: TreeNode | None = node
+        while at is not None and not at.lock_ref:
+            self.leave(at.last_used, len(at.edge) // TOKEN_BYTES)
+            at = at.parent
+
+    def unlocking(self, node: TreeNode, use: int | None, _hint: int) -> None:
+        at: TreeNode | None = node
+        while at is not None and at.lock_ref == 1:
+            self.enter(at.last_used if use is None else use, len(at.edge) // TOKEN_BYTES)
+            at = at.parent
+
+    def made(self, leaf: TreeNode) -> None:
+        self.grown(leaf, len(leaf))
+
+    def grown(self, leaf: TreeNode, n_tokens: int) -> None:
+        if not leaf.lock_ref:
+            self.enter(leaf.last_used, n_tokens)
+
+    def forgotten(self, node: TreeNode, n_tokens: int) -> None:
+        self.leave(node.last_used, n_tokens)
 
     def enter(self, use: int, n_tokens: int) -> None:
         """Count tokens that are under no lock now, and were last used at `use`."""

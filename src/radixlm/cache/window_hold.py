@@ -1,11 +1,19 @@
-"""A lease's hold on window slots."""
+"""The component of layers with a window, and a lease's hold on its slots."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from radixlm.cache.node import TreeNode
 from radixlm.cache.window_slots import END, INSIDE, PASSED, WindowSlots
 from radixlm.core.keys import Slots
+
+
+class Window(WindowSlots):
+    """WindowSlots as a Component."""
+
+    def hold(self, slots: Slots, _node: TreeNode, agreed: int, prompt: int) -> WindowHold:
+        return WindowHold(self, slots, agreed, prompt)
 
 
 class WindowHold:
@@ -35,10 +43,19 @@ class WindowHold:
         self._ends = (prompt, PASSED), (parted, END), (slots.size, END)
         windows.lock(slots[self.start :])
 
+    def takes(self, first: int, stop: int) -> int:
+        return max(stop - max(first, self.start), 0)
+
+    def extend(self, first: int, stop: int, slots: Slots) -> None:
+        first = max(first, self.start)
+        if first < stop:
+            self.windows.give(slots[first:stop], int(slots[first - 1]) if first else None)
+
+    def checkpoint(self, node: TreeNode) -> None:
+        """Nothing: a match can end wherever a window's tokens are there."""
+
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
-        """Give up what is out of sight once `computed` tokens are: free what is private, unlock
-        what is the tree's.
-        """
+        """Free what is private and out of sight, unlock what is the tree's."""
         windows, start = self.windows, self.start
         stop = windows.behind(computed)
         if stop - start < max(windows.size.spare, 1):
@@ -50,17 +67,24 @@ class WindowHold:
             windows.drop(slots[max(start, committed) : stop])
 
     def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
-        """Tokens [start, upto) enter the tree. mine: (length,) all slots. theirs: of those from
-        `start` on that the tree had.
-        """
         first, there = max(start, self.start), start + theirs.size
         if there > first:
             self.windows.replace(mine[first:there], theirs[first - start :])
         if upto > max(there, first):
             self.windows.enter(mine[max(there, first) : upto])
 
+    def locks(self, committed: int, slots: Slots) -> Slots:
+        return slots[self.start : committed]
+
+    def private(self, length: int, committed: int) -> int:
+        return max(length - max(committed, self.start), 0)
+
+    def still_takes(self, total: int, length: int, cached: int) -> int:
+        """What it shares with others comes out of sight, so it counts for nothing."""
+        held = length - max(self.start, cached)
+        return max(min(total - cached, self.windows.span) - held, 0)
+
     def release(self, committed: int, slots: Slots) -> None:
-        """Unlock all of it."""
         self.windows.unlock(slots[self.start : committed], end=True)
 
     def _unlock(self, start: int, stop: int, slots: Slots) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from radixlm.cache.allocator import SlotAllocator
+from radixlm.cache.components import CutMatch
+from radixlm.cache.conservation import Usage
 from radixlm.cache.node import NO_SLOTS, Match, path_slots
 from radixlm.cache.tree import RadixTree
 from radixlm.core.batch import WindowMoves
-from radixlm.core.errors import CacheError
+from radixlm.core.errors import CacheError, PinError
 from radixlm.core.keys import Slots
 
 NONE = -1
@@ -65,26 +66,6 @@ class WindowSize(NamedTuple):
         return -(-least // page_size) * page_size
 
 
-class WindowUsage(NamedTuple):
-    """Every slot is one of these: free + private + locked + evictable == capacity."""
-
-    free: int
-    private: int
-    locked: int
-    evictable: int
-
-
-@dataclass(slots=True)
-class CutMatch(Match):
-    """A match that ends where a window's tokens are all there. whole: as long as tokens agree."""
-
-    whole: Match
-
-    @property
-    def agreed(self) -> Match:
-        return self.whole
-
-
 class WindowSlots:
     """Which tokens of a cache have keys and values in window layers. It belongs to a token's slot:
 
@@ -116,7 +97,6 @@ class WindowSlots:
         self.held = self.pinned = 0
         self.evicted_tokens = 0
         self._tree = tree
-        tree.window_slots = self.of
         self._allocator = SlotAllocator(size.capacity, tree.page_size)
         self._owner: Slots = np.full(size.capacity, NONE, dtype=np.int32)
         self._locks: Slots = np.zeros(size.capacity, dtype=np.int32)
@@ -142,8 +122,8 @@ class WindowSlots:
         """Most tokens that pins may lock, so that a request alone can go on."""
         return self.capacity - self.size.least(self.page_size)
 
-    def usage(self) -> WindowUsage:
-        return WindowUsage(self.free, self.private, self.locked, self.evictable)
+    def usage(self) -> Usage:
+        return Usage(self.free, self.private, self.locked, self.evictable)
 
     def figures(self) -> dict[str, Any]:
         """Fields of the engine's statistics."""
@@ -189,7 +169,7 @@ class WindowSlots:
     def cut(self, match: Match) -> Match:
         """The longest part of a match whose last window is there. O(window), else O(length)."""
         end = match.length
-        if self.resident(self.window_of(match)).all():
+        if self.resident(self.needs(match)).all():
             return match
         gone = np.flatnonzero(~self.resident(match.slots()))
         starts, ends = np.append(0, gone + 1), np.append(gone, end)
@@ -199,9 +179,9 @@ class WindowSlots:
         while node is not None and node.parent is not None and node.start >= end:
             node = node.parent
         offset = 0 if node is None else end - node.start
-        return CutMatch(end, node, offset, match.namespace, match.version, match)
+        return CutMatch(end, node, offset, match.namespace, match.version, match.agreed)
 
-    def window_of(self, match: Match) -> Slots:
+    def needs(self, match: Match) -> Slots:
         """The slots of the last tokens of a match, those that the next token sees."""
         if match.node is None or not match.length:
             return NO_SLOTS
@@ -248,7 +228,7 @@ class WindowSlots:
         self._owner[slots] = theirs
         self.enter(theirs)
         self._moves.append((theirs, slots))
-        self._matches_changed(theirs)
+        self._tree.matches_changed(theirs)
 
     def lock(self, slots: Slots) -> None:
         """One lock more on tokens that are all there."""
@@ -337,7 +317,16 @@ class WindowSlots:
         self.pinned -= self.unpinned(slots)
         self.unlock(slots, end=True)
 
+    def too_many_pinned(self, own: int, held: int) -> PinError:
+        return PinError(
+            f"its last window of {own} tokens would make {held} pinned ones of windows, the budget "
+            f"is {self.pin_budget} (--swa-full-tokens-ratio, --kv-tokens)"
+        )
+
     # Room
+
+    def takes(self, n_tokens: int) -> int:
+        return min(n_tokens, self.span + self.size.step)
 
     def evict(self, n_tokens: int) -> None:
         """Make tombstones of at least `n_tokens`. O(capacity). Raises CacheError for too many."""
@@ -352,11 +341,11 @@ class WindowSlots:
         self.evictable -= gone.size
         self.evicted_tokens += gone.size
         self._free(gone)
-        self._matches_changed(owners)
+        self._tree.matches_changed(owners)
 
     def locked_anew(self, match: Match) -> int:
         """Tokens that are evictable as long as `match` is not locked."""
-        mine = self.of[self.window_of(match)]
+        mine = self.of[self.needs(match)]
         return int(np.count_nonzero(self._locks[mine] == 0))
 
     def given_back(self, held: Iterable[Slots], match: Match) -> int:
@@ -364,7 +353,7 @@ class WindowSlots:
         parts = list(held)
         mine, count = np.unique(self.of[np.concatenate([NO_SLOTS, *parts])], return_counts=True)
         alone = mine[count == self._locks[mine]]
-        return int(np.count_nonzero(~np.isin(alone, self.of[self.window_of(match)])))
+        return int(np.count_nonzero(~np.isin(alone, self.of[self.needs(match)])))
 
     def take_moves(self) -> WindowMoves | None:
         """Where window slots are since the last call; for the device."""
@@ -377,19 +366,6 @@ class WindowSlots:
             slots, mine = slots[last], mine[last]
         self._moves.clear()
         return WindowMoves(slots, mine)
-
-    def _matches_changed(self, slots: Slots) -> None:
-        """The tree's tokens in these slots have gained or lost window slots: matches may end
-        elsewhere. O(1), while somebody watches O(resident tokens).
-        """
-        tree = self._tree
-        tree.version += 1
-        if tree.changes is not None:
-            changed = np.zeros(self.of.size, dtype=np.bool_)
-            changed[slots] = True
-            for node in tree.by_id.values():
-                if node.resident and changed[node.slots].any():
-                    tree.changes.touch(node)
 
     def _free(self, mine: Slots) -> None:
         self.of[self._owner[mine]] = NONE

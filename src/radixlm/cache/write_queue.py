@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from radixlm.cache.node import TreeNode, upward
+from radixlm.cache.observer import TreeObserver
 from radixlm.cache.stored_parts import Blocks, StoredParts, path_tokens
 from radixlm.cache.tree import RadixTree
 from radixlm.core.config import DiskWritePolicy
@@ -17,7 +18,7 @@ _LOOKED_AT = 64
 _MOST_PATHS = 16_384
 
 
-class WriteQueue:
+class WriteQueue(TreeObserver):
     """Nodes in which paths ended that were committed or found, oldest first, and how many tokens of
     each were used a second time: found in the pool, or computed again though they had been known,
     evicted or on disk. A node's hits would not say: it may grow, and passes them on to what it is
@@ -29,7 +30,7 @@ class WriteQueue:
         self._parts = parts
         self._full = FULL * pool_tokens
         self._nodes: dict[TreeNode, int] = {}
-        parts.taken_over = self._take_over
+        tree.watch(self)
 
     def note(self, node: TreeNode, found: int = 0) -> None:
         """A path ends in `node`, committed or found; its first `found` tokens were known before."""
@@ -90,8 +91,7 @@ class WriteQueue:
                 break  # the node is still the queue's first
         return found
 
-    def _take_over(self, node: TreeNode, child: TreeNode) -> None:
-        """A child took over its parent `node`."""
+    def merged(self, node: TreeNode, child: TreeNode) -> None:
         found = self._nodes.pop(node, None)
         if found is not None:
             self.note(child, found)

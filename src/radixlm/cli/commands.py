@@ -19,15 +19,30 @@ _NUMBA_SETTINGS = Path(".numba_config.yaml")
 
 # Where each click command is, and its line in `radixlm --help`.
 SUBCOMMANDS = {
-    "serve": ("cli.model_commands:serve", "Serve a model over HTTP, as OpenAI's API."),
-    "deploy": ("cli.deploy_command:command", "Serve a model by several replicas, on Ray Serve."),
-    "chat": ("cli.model_commands:chat", "Talk to a model in the terminal."),
-    "generate": ("cli.model_commands:generate", "Continue prompts and print the answers."),
-    "explain": ("cli.explain_command:command", "Tell where two requests stop sharing a prefix."),
-    "top": ("cli.top_command:command", "Watch a running server's cache in the terminal."),
-    "cache": ("cli.cache_command:command", "List, check or shrink a folder of --disk-cache."),
-    "sim": ("cli.sim_command:command", "Try a trace with other settings, without the machine."),
-    "bench": ("bench.bench_commands:command", "Measure workloads, write random checkpoints."),
+    "serve": ("radixlm.cli.model_commands:serve", "Serve a model over HTTP, as OpenAI's API."),
+    "deploy": (
+        "radixlm.cli.deploy_command:command",
+        "Serve a model by several replicas, on Ray Serve.",
+    ),
+    "chat": ("radixlm.cli.model_commands:chat", "Talk to a model in the terminal."),
+    "generate": ("radixlm.cli.model_commands:generate", "Continue prompts and print the answers."),
+    "explain": (
+        "radixlm.cli.explain_command:command",
+        "Tell where two requests stop sharing a prefix.",
+    ),
+    "top": ("radixlm.cli.top_command:command", "Watch a running server's cache in the terminal."),
+    "cache": (
+        "radixlm.cli.cache_command:command",
+        "List, check or shrink a folder of --disk-cache.",
+    ),
+    "sim": (
+        "radixlm.cli.sim_command:command",
+        "Try a trace with other settings, without the machine.",
+    ),
+    "bench": (
+        "radixlm.bench.bench_commands:command",
+        "Measure workloads, write random checkpoints.",
+    ),
 }
 
 
@@ -43,7 +58,7 @@ class LazyGroup(click.Group):
             advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(SUBCOMMANDS)}"
             ctx.fail(f"there is no command {cmd_name}; {advice}")
         place, _ = SUBCOMMANDS[cmd_name]
-        command: click.Command = named(f"radixlm.{place}")
+        command: click.Command = named(place)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -20,10 +20,10 @@ from radixlm.core.errors import ConfigError, counted
 from radixlm.sim.calls import Problems
 from radixlm.sim.costs import Costs, made_up, read_costs
 from radixlm.sim.kept_costs import FLAGS, keep_costs, kept_costs
-from radixlm.sim.outcomes import Run, measure_all
+from radixlm.sim.outcomes import SimRun, measure_all
 from radixlm.sim.sim_disk import DiskSize
 from radixlm.sim.sim_reports import draw, show, show_gains, show_problems
-from radixlm.sim.sources import GENERATED, Source, write_trace
+from radixlm.sim.sources import GENERATED, TraceSource, write_trace
 from radixlm.sim.trace_files import BLOCK_TOKENS
 from radixlm.sim.variations import Variation, gains, variations
 
@@ -143,7 +143,7 @@ def command(trace: str | None, **options: Any) -> None:
     if trace is None:
         raise click.UsageError("Missing argument 'TRACE'.")
     names = ("model", "limit", "rate", "think", "seed", "no_hints")
-    source = Source(
+    source = TraceSource(
         trace,
         tokens_per_block=int(options["tokens_per_block"]),
         **{name: options[name] for name in names},
@@ -160,7 +160,7 @@ def command(trace: str | None, **options: Any) -> None:
     _simulate(source, options)
 
 
-def _play(source: Source, options: dict[str, Any]) -> None:
+def _play(source: TraceSource, options: dict[str, Any]) -> None:
     with tqdm(total=source.count(), unit=" calls", dynamic_ncols=True, disable=None) as bar:
         done = played(source, options["url"], options["api_key"], options["users"], bar.update)
     show_problems([done.problems])
@@ -172,14 +172,14 @@ def _play(source: Source, options: dict[str, Any]) -> None:
         options["path"].write_text(json.dumps(asdict(done.outcome)) + "\n")
 
 
-def _simulate(source: Source, options: dict[str, Any]) -> None:
+def _simulate(source: TraceSource, options: dict[str, Any]) -> None:
     path, picture = options["path"], options["picture"]
     if picture is not None:
         check_picture(picture)
     costs = _costs(options)
     sizes = [DiskSize(tokens, options["disk_rate"]) for tokens in options["disk_tokens"]]
     runs = [
-        Run(source, config, costs, options["users"], disk if disk.tokens else None, replicas)
+        SimRun(source, config, costs, options["users"], disk if disk.tokens else None, replicas)
         for config in _configs(options)
         for disk in sizes
         for replicas in options["replicas"]

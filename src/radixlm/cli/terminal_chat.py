@@ -26,7 +26,7 @@ def talk(model: str | None, params: SamplingParams, system: str | None, **option
     with contextlib.suppress(ImportError):  # line editing, where the system has it
         importlib.import_module("readline")
     with Engine(model, **options) as engine:
-        conversation = Conversation(engine, params, system)
+        conversation = ChatHistory(engine, params, system)
         click.secho(
             f"{engine.info.name}: Ctrl-C stops an answer, /clear forgets, Ctrl-D leaves.", dim=True
         )
@@ -41,7 +41,7 @@ def talk(model: str | None, params: SamplingParams, system: str | None, **option
                 _take_turn(conversation, line)
 
 
-class Conversation:
+class ChatHistory:
     """The messages so far; each turn sends them all, and the cache makes that cheap."""
 
     def __init__(self, engine: Engine, params: SamplingParams, system: str | None = None) -> None:
@@ -78,13 +78,14 @@ class Conversation:
         quoted = partial(plain_text, tokenizer, mark)
         text = self._template.render_chat(self.messages, described=False, quoted=quoted)
         prompt = tokenizer.encode(text, add_special_tokens=False, break_mark=mark)
-        async with aclosing(self._engine.stream(prompt, self._params)) as outputs:
+        params = self._engine.limits.fitted(prompt, self._params)
+        async with aclosing(self._engine.stream(prompt, params)) as outputs:
             async for output in outputs:
                 said.append(output)
                 click.echo(output.text, nl=False)
 
 
-def _take_turn(conversation: Conversation, line: str) -> None:
+def _take_turn(conversation: ChatHistory, line: str) -> None:
     begun = time.monotonic()
     try:
         output = conversation.ask(line)

@@ -161,7 +161,7 @@ def _watch(feed: Feed, console: Console) -> None:
             time.sleep(_AGAIN_SECONDS)
 
 
-class Branch(NamedTuple):
+class TreeRow(NamedTuple):
     """A node in the picture. below: its tokens and those below it. nodes: these nodes."""
 
     node: Json
@@ -202,7 +202,7 @@ def _nothing(cache: Cache, url: str) -> RenderableType:
     return Text.assemble((plain(cache.lost), "red"), "\n", (_TRYING, "dim"))
 
 
-def branches(nodes: dict[int, Json], limit: int) -> list[Branch]:
+def branches(nodes: dict[int, Json], limit: int) -> list[TreeRow]:
     """The nodes with the most tokens in them and below, parents first, at most `limit`."""
     below = {name: node["tokens"] + node["hidden_tokens"] for name, node in nodes.items()}
     sizes = {name: 1 + node["hidden"] for name, node in nodes.items()}
@@ -219,7 +219,7 @@ def branches(nodes: dict[int, Json], limit: int) -> list[Branch]:
     for node in order:
         if node["id"] in chosen:
             depth = depths[node["id"]] = depths.get(node["parent_id"], -1) + 1
-            found.append(Branch(node, depth, below[node["id"]], sizes[node["id"]]))
+            found.append(TreeRow(node, depth, below[node["id"]], sizes[node["id"]]))
     return found
 
 

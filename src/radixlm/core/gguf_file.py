@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT
+from gguf import GGMLQuantizationType as TensorType
+from gguf import GGUFValueType as ValueType
 from numpy.typing import NDArray
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
@@ -23,24 +26,22 @@ from radixlm.core.files import MOST_BYTES, open_regular
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_DEFAULT_ALIGNMENT, _MOST_ALIGNMENT = 32, 1 << 16
+_MOST_ALIGNMENT = 1 << 16
 _MOST_DIMENSIONS, _LONGEST_NAME = 4, 1 << 16
 # Bytes that an entry and a tensor take at the least.
 _LEAST_ENTRY, _LEAST_TENSOR = 13, 32
-# Kinds of values.
-_BOOL, _STRING, _ARRAY = 7, 8, 9
-_NUMBERS = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    _BOOL: "|b1",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
+_NUMBERS: Mapping[int, str] = {
+    ValueType.UINT8: "<u1",
+    ValueType.INT8: "<i1",
+    ValueType.UINT16: "<u2",
+    ValueType.INT16: "<i2",
+    ValueType.UINT32: "<u4",
+    ValueType.INT32: "<i4",
+    ValueType.FLOAT32: "<f4",
+    ValueType.BOOL: "|b1",
+    ValueType.UINT64: "<u8",
+    ValueType.INT64: "<i8",
+    ValueType.FLOAT64: "<f8",
 }
 
 
@@ -52,42 +53,12 @@ class BlockType(NamedTuple):
     nbytes: int
 
 
+_READ = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+_NAMES = {int(each): each.name for each in TensorType}
 # By ggml's numbers.
 TYPES: Mapping[int, BlockType] = {
-    0: BlockType("F32", 1, 4),
-    1: BlockType("F16", 1, 2),
-    30: BlockType("BF16", 1, 2),
-    2: BlockType("Q4_0", 32, 18),
-    3: BlockType("Q4_1", 32, 20),
-    6: BlockType("Q5_0", 32, 22),
-    7: BlockType("Q5_1", 32, 24),
-    8: BlockType("Q8_0", 32, 34),
-    12: BlockType("Q4_K", 256, 144),
-    13: BlockType("Q5_K", 256, 176),
-    14: BlockType("Q6_K", 256, 210),
-}
-_OTHERS = {
-    9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
-    15: "Q8_K",
-    16: "IQ2_XXS",
-    17: "IQ2_XS",
-    18: "IQ3_XXS",
-    19: "IQ1_S",
-    20: "IQ4_NL",
-    21: "IQ3_S",
-    22: "IQ2_S",
-    23: "IQ4_XS",
-    24: "I8",
-    25: "I16",
-    26: "I32",
-    27: "I64",
-    28: "F64",
-    29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-    39: "MXFP4",
+    int(each): BlockType(each.name, *GGML_QUANT_SIZES[each])
+    for each in map(TensorType.__getitem__, _READ)
 }
 
 
@@ -164,7 +135,7 @@ class _Head:
         tensors, entries = self._opening()
         metadata = self._metadata(entries)
         places = [self._tensor() for _ in range(self._counted(tensors, _LEAST_TENSOR, "tensors"))]
-        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        alignment = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
         if (
             type(alignment) is not int
             or not 0 < alignment <= _MOST_ALIGNMENT
@@ -203,25 +174,25 @@ class _Head:
         return found
 
     def _value(self, kind: int, key: str) -> Any:
-        if kind == _STRING:
+        if kind == ValueType.STRING:
             return self._text(key)
         if kind in _NUMBERS:
             return self._numbers(kind, 1, key).tolist()[0]
-        if kind != _ARRAY:
+        if kind != ValueType.ARRAY:
             raise self._error(f"{key!r:.200} has an unknown type, {kind}")
         kind, count = self._integer("I", key), self._integer("Q", key)
-        if kind == _STRING:
+        if kind == ValueType.STRING:
             return [self._text(key) for _ in range(self._counted(count, 8, f"texts in {key!r}"))]
         if kind in _NUMBERS:
             return self._numbers(kind, count, key)
-        what = "arrays" if kind == _ARRAY else f"values of an unknown type, {kind}"
+        what = "arrays" if kind == ValueType.ARRAY else f"values of an unknown type, {kind}"
         raise self._error(f"{key!r:.200} is an array of {what}, which no model has")
 
     def _numbers(self, kind: int, count: int, key: str) -> NDArray[Any]:
         dtype = np.dtype(_NUMBERS[kind])
         self._counted(count, dtype.itemsize, f"numbers in {key!r}")
         raw = self._bytes(count * dtype.itemsize, key)
-        if kind == _BOOL and raw.strip(b"\0\1"):
+        if kind == ValueType.BOOL and raw.strip(b"\0\1"):
             raise self._error(f"{key!r:.200} holds a truth value that is neither 0 nor 1")
         return np.frombuffer(raw, dtype)
 
@@ -241,7 +212,7 @@ class _Head:
             known = ", ".join(each.name for each in TYPES.values())
             raise UnsupportedModelError(
                 f"tensor {name!r:.200} in {self._path.name} is of type "
-                f"{_OTHERS.get(number, number)}, which is not supported; supported: {known}"
+                f"{_NAMES.get(number, number)}, which is not supported; supported: {known}"
             )
         if 0 in shape or shape[-1] % found.values:
             raise self._error(

@@ -9,4 +9,4 @@ from radixlm.engine.engine_core import EngineCore as EngineCore
 from radixlm.engine.engine_core import Runner as Runner
 from radixlm.engine.engine_stats import EngineStats as EngineStats
 from radixlm.engine.input_processor import InputProcessor as InputProcessor
-from radixlm.engine.input_processor import Limits as Limits
+from radixlm.engine.limits import Limits as Limits

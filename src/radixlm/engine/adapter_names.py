@@ -100,7 +100,7 @@ class Adapters(AdapterNames):
 
     def __init__(self, shelf: Shelf) -> None:
         super().__init__()
-        self._shelf = shelf
+        self._shelf: Shelf = shelf
         self._lock = threading.RLock()
         # Those that are loaded, by id; of each request under way; how many of an id go on.
         self._lives: dict[str, _Life] = {}
@@ -172,6 +172,10 @@ class Adapters(AdapterNames):
                 life = self._used.pop(request_id)
                 life.requests -= 1
                 self._end_if_over(life)
+
+    def close(self) -> None:
+        """The engine is gone: so may be the model, which the shelf holds."""
+        self._shelf = NoShelf()
 
     def _end_if_over(self, life: _Life) -> None:
         if life.over is None or life.requests:

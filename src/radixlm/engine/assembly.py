@@ -14,7 +14,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.engine.engine_core import EngineCore, Runner
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Scheduler, make_order
+from radixlm.scheduler import Scheduler, WaitingRoom, make_order
 from radixlm.structured_output import MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ _RESERVES_IN_POOL = 512
 # Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 
-MakeTiering = Callable[[RadixCache, Scheduler], Tiering | None]
+MakeTiering = Callable[[RadixCache, WaitingRoom], Tiering | None]
 
 
 def resolve_pin_budget(config: EngineConfig, capacity: int, context: int) -> int:
@@ -70,14 +70,16 @@ def make_core(
 ) -> EngineCore:
     """See EngineCore. tiering: makes it, where there is a place beside the pool."""
     journal = Journal()
+    order = make_order(config.schedule_policy, config.schedule_seed)
+    room = WaitingRoom(cache, order, config.max_wait_admissions)
+    tiers = None if tiering is None else tiering(cache, room)
     scheduler = Scheduler(
-        cache,
-        make_order(config.schedule_policy, config.schedule_seed),
+        room,
         chunked_prefill_size=config.chunked_prefill_size,
         max_running_requests=config.max_running_requests,
         schedule_conservativeness=config.schedule_conservativeness,
-        max_wait_admissions=config.max_wait_admissions,
         preemption_threshold=config.priority_scheduling_preemption_threshold,
+        tiers=tiers,
         sink=journal.note,
         clock=clock,
     )
@@ -89,5 +91,5 @@ def make_core(
         masks=masks,
         jump_forward=not config.disable_jump_forward,
         journal=journal,
-        tiering=None if tiering is None else tiering(cache, scheduler),
+        tiering=tiers,
     )

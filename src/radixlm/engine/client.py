@@ -238,8 +238,10 @@ class EngineClient:
         atexit.unregister(self.close)
         self._inbox.put(Stop())
         self._thread.join()
-        if self._places is not None:
-            self._places.stop()
+        places, self._places = self._places, None  # which hold the pool
+        if places is not None:
+            places.stop()
+        self.adapters.close()
         self.processor.close()
 
     def put(self, message: Outbound) -> None:

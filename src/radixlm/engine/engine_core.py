@@ -58,9 +58,8 @@ class EngineCore:
         self._runner = runner
         self._takes_grammars = masks is not None
         self.outputs = OutputProcessor(tokenizer, cache, masks, jump_forward=jump_forward)
-        self.watching = Watching(
-            cache, scheduler, Journal() if journal is None else journal, self.stats, cache.clock
-        )
+        journal = Journal() if journal is None else journal
+        self.watching = Watching(cache, scheduler, journal, cache.clock)
         self.tiering = tiering
         self.stuck = False
         self._steps = 0
@@ -122,13 +121,14 @@ class EngineCore:
         """With nothing under way every slot must be free, evictable or pinned: log and count it."""
         if self.has_work or (self.tiering is not None and self.tiering.holds):
             return
-        usage, windows = self.cache.usage(), self.cache.windows
+        usage = self.cache.usage()
         if usage.private or usage.locked != self.cache.tree.pinned_size:
             self._leaks += 1
             _logger.error("slots leaked: %s of %d while idle", usage, self.cache.capacity)
-        elif windows is not None and (windows.private or windows.held != windows.pinned):
-            self._leaks += 1
-            _logger.error("window slots leaked: %s while idle", windows.usage())
+        for each in self.cache.components:
+            if (its := each.usage()).private or each.held != each.pinned:
+                self._leaks += 1
+                _logger.error("%s: slots leaked: %s while idle", type(each).__name__, its)
 
     def stats(self) -> EngineStats:
         usage = self.cache.usage()
@@ -145,7 +145,7 @@ class EngineCore:
             kv_locked=usage.locked,
             kv_evictable=usage.evictable,
             kv_pinned=self.cache.tree.pinned_size,
-            ghost_tokens=self.cache.tree.ghost_size,
+            ghost_tokens=self.cache.tree.ghosts.size,
             tree_nodes=self.cache.tree.node_count,
             tree_leaves=tree.leaves,
             evicted_tokens=tree.evicted_tokens,
@@ -160,5 +160,5 @@ class EngineCore:
             hits_at_eviction=tree.hits_at_eviction.tally(),
             endings=dict(tree.endings),
             **({} if self.tiering is None else self.tiering.figures()),
-            **({} if self.cache.windows is None else self.cache.windows.figures()),
+            **{name: each for of in self.cache.components for name, each in of.figures().items()},
         )

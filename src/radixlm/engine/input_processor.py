@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Any, TypedDict, Unpack
 
@@ -16,12 +16,12 @@ from radixlm.core.errors import (
     EngineStoppedError,
     InvalidKeyError,
     InvalidRequestError,
-    RequestTooLargeError,
     counted,
 )
 from radixlm.core.keys import Key, KeyLike, as_key
 from radixlm.core.request import Breakpoint, GenerateRequest, Hint, Namespace
 from radixlm.core.sampling import SamplingParams
+from radixlm.engine.limits import Limits
 from radixlm.structured_output import Compiled, Compiler
 
 Prompt = str | KeyLike
@@ -223,88 +223,4 @@ def _check_breakpoints(request: GenerateRequest) -> None:
                 f"a breakpoint comes after 1 to {request.key.size} tokens, for more than 0 "
                 f"seconds, got {end!r}",
                 param="breakpoints",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The sizes that a request must keep to. context_length: of prompt and answer together.
-    capacity: slots of the KV pool that one request can have, in whole pages: those that may be
-    pinned are not among them. vocab_size: token ids are below it.
-    """
-
-    context_length: int
-    capacity: int
-    vocab_size: int
-
-    @property
-    def longest(self) -> int:
-        """Most tokens that prompt and answer may have together."""
-        return min(self.context_length, self.capacity)
-
-    def fitted(self, key: Key, params: SamplingParams) -> SamplingParams:
-        """The same with max_tokens reduced to what fits after a prompt, where anything does and
-        min_tokens lets it.
-        """
-        room = self._longest_of(params) - key.size
-        if params.max_tokens is None or not max(params.min_tokens, 1) <= room < params.max_tokens:
-            return params
-        return replace(params, max_tokens=room)
-
-    def check_prompt(self, key: Key, *, longest: int | None = None) -> None:
-        """Raise RequestTooLargeError without room for an answer, InvalidRequestError for an id."""
-        self._check_id("prompt", int(key.max()))
-        most = longest or self.longest
-        if key.size >= most:
-            raise RequestTooLargeError(
-                f"{self._limit()} However, you requested {key.size + 1} tokens: {key.size} in the "
-                "prompt and 1, at least, in the answer. Please reduce the length of the prompt to "
-                f"at most {most - 1}.",
-                param="prompt",
-                prompt_tokens=key.size,
-                longest_prompt=most - 1,
-            )
-
-    def resolve_max_tokens(self, key: Key, params: SamplingParams) -> int:
-        """How many tokens the answer may have: max_tokens, or all the room. Raises
-        RequestTooLargeError with the numbers, InvalidRequestError for token ids that the model does
-        not have.
-        """
-        longest = self._longest_of(params)
-        self.check_prompt(key, longest=longest)
-        self.check_ids(params)
-        room = longest - key.size
-        if params.max_tokens is None:
-            return room
-        if params.max_tokens > room:
-            raise RequestTooLargeError(
-                f"{self._limit()} However, you requested {key.size + params.max_tokens} tokens: "
-                f"{key.size} in the prompt and max_tokens {params.max_tokens} in the answer. "
-                f"Please reduce max_tokens to at most {room}, or the length of the prompt.",
-                param="max_tokens",
-            )
-        return params.max_tokens
-
-    def _longest_of(self, params: SamplingParams) -> int:
-        """A scored prompt may fill the context: the token after it is not computed on."""
-        scored = params.prompt_logprobs is not None and params.max_tokens == 1
-        return min(self.context_length + scored, self.capacity)
-
-    def _limit(self) -> str:
-        """In OpenAI's and vLLM's words, which clients look for."""
-        limit = f"This model's maximum context length is {self.longest} tokens"
-        if self.capacity < self.context_length:
-            return f"{limit}, all that the KV pool holds (see --kv-tokens, --max-pinned-tokens)."
-        return f"{limit}."
-
-    def check_ids(self, params: SamplingParams) -> None:
-        """Raise InvalidRequestError for a parameter's token ids that the model does not have."""
-        self._check_id("logit_bias", max(params.logit_bias, default=0))
-        self._check_id("stop_token_ids", max(params.stop_token_ids, default=0))
-
-    def _check_id(self, param: str, largest: int) -> None:
-        if largest >= self.vocab_size:
-            raise InvalidRequestError(
-                f"{param} holds token id {largest}, the model's ids end at {self.vocab_size - 1}",
-                param=param,
             )

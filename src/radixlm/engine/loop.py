@@ -83,7 +83,8 @@ Outbound = Outputs | TreeUpdate | Died
 class EngineThread(threading.Thread):
     """Runs an EngineCore. Messages take effect between steps, so an abort within one step.
 
-    A crash ends the thread with a Died message, never silently. send: called with what comes of it.
+    A crash ends the thread with a Died message, never silently. With it the core goes, and the
+    memory of its runner, so nothing else may keep them. send: called with what comes of it.
     stats: as of the last turn; read from any thread.
     """
 
@@ -118,16 +119,17 @@ class EngineThread(threading.Thread):
                         self._send(Outputs(tuple(outputs)))
                 else:  # what the tiers have let go of
                     self.stats = self._core.stats()
-                for seen in self._core.watching.turn():
+                for seen in self._core.watching.turn(self.stats):
                     self._send(seen)
             self._save()
         except EngineDeadError as error:  # found elsewhere: a traceback says nothing of it
             _logger.error("the engine ends: %s", error)
-            end = error
+            end = error.with_traceback(None)  # whose frames know the core
         except BaseException as error:  # a native part's panic is no Exception
             _logger.exception("the engine loop crashed")
             end = EngineDeadError(f"the engine loop crashed: {type(error).__name__}: {error}")
         self._send(Died(end))
+        del self._core, self._send  # what is stopped may be kept: it holds no memory of a device
 
     def _save(self) -> None:
         """Write what is worth it to disk, for as long as a stop may take."""

@@ -18,7 +18,7 @@ from radixlm.core.misses import MissReport
 from radixlm.core.moves import Damaged, Ended, Failed, Moved, News, Place, Report
 from radixlm.core.request import Namespace
 from radixlm.engine.saving import Saving
-from radixlm.scheduler import Scheduler
+from radixlm.scheduler import WaitingRoom
 from radixlm.scheduler.restoring import Mover, Pace, Restoring
 from radixlm.scheduler.state import RequestState
 
@@ -129,12 +129,12 @@ class Tiering:
     def __init__(
         self,
         cache: RadixCache,
-        scheduler: Scheduler,
+        room: WaitingRoom,
         stores: Sequence[Store],
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or WallClock()
-        tickets, room = count(1), scheduler.waiting_room
+        tickets = count(1)
         self.floors = [
             _Floor(
                 tier,
@@ -143,7 +143,6 @@ class Tiering:
             )
             for tier, mover, policy, pace in stores
         ]
-        scheduler.tiers = self
         self._asked: float | None = None
         self.due = False
 

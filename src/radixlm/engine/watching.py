@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixlm.cache import RadixCache
@@ -121,13 +121,13 @@ class Watching:
         cache: RadixCache,
         scheduler: Scheduler,
         journal: Journal,
-        stats: Callable[[], EngineStats],
         clock: Clock,
     ) -> None:
         self._tree = cache.tree
+        self._windows = None if cache.windows is None else cache.windows.of
+        self._changes = Changes()
         self._scheduler = scheduler
         self._journal = journal
-        self._stats = stats
         self._clock = clock
         self._watchers: dict[int, _Watcher] = {}
         self._refused: list[TreeUpdate] = []
@@ -137,45 +137,48 @@ class Watching:
     def watch(self, ticket: int, query: TreeQuery, *, follow: bool) -> None:
         """Begin a scene; with `follow` its changes come after it, until `stop`."""
         try:
-            picture = Picture(self._tree, query)
+            picture = Picture(self._tree, query, self._windows)
         except Exception as error:
             self._refused.append(TreeUpdate(ticket, self._failure(error)))
             return
         if not self._watchers:
-            self._tree.changes, self._journal.open = Changes(), True
+            self._tree.watch(self._changes)
+            self._journal.open = True
         self._watchers[ticket] = _Watcher(ticket, query, follow, picture)
 
     def stop(self, ticket: int) -> None:
         """End a watcher, if it is still there."""
         if self._watchers.pop(ticket, None) is not None and not self._watchers:
-            self._tree.changes, self._journal.open = None, False
+            self._tree.unwatch(self._changes)
+            self._changes.take()
+            self._journal.open = False
             self._journal.take()
 
     def seconds_left(self) -> float | None:
         """In how many seconds a turn is due; None while nothing is to be shown."""
         if self._refused or self._developing() is not None:
             return 0.0
-        if not self._watchers or not (self._journal or self._tree.changes):
+        if not self._watchers or not (self._journal or self._changes):
             return None
         return max(self._next_change - self._clock.now(), 0.0)
 
-    def turn(self) -> list[TreeUpdate]:
-        """What there is to be sent now."""
+    def turn(self, stats: EngineStats) -> list[TreeUpdate]:
+        """What there is to be sent now. stats: as of now."""
         updates, self._refused = self._refused, []
         if not self._watchers:
             return updates
         developing = self._developing()
         to_show = [] if developing is None else [developing]
-        changes = self._tree.changes or None
         noted: Noted = (), 0
-        due = self._clock.now() >= self._next_change or (changes is not None and changes.lost)
+        due = self._clock.now() >= self._next_change or self._changes.lost
+        changes = (self._changes.take() if due else self._changes) or None
         if due:
             to_show = list(self._watchers.values())
-            self._tree.changes, noted = Changes(), self._journal.take()
+            noted = self._journal.take()
         for watcher in to_show:
             news: TreeNews | None
             try:
-                news = self._show(watcher, changes, noted, develop=watcher is developing)
+                news = self._show(watcher, stats, changes, noted, develop=watcher is developing)
             except Exception as error:
                 news = self._failure(error)
             if news is not None:
@@ -199,29 +202,35 @@ class Watching:
         return next((each for each in self._watchers.values() if not each.shown), None)
 
     def _show(
-        self, watcher: _Watcher, changes: Changes | None, noted: Noted, *, develop: bool
+        self,
+        watcher: _Watcher,
+        stats: EngineStats,
+        changes: Changes | None,
+        noted: Noted,
+        *,
+        develop: bool,
     ) -> Scene | SceneChange | None:
         """Bring a watcher's picture up to date, and go on with it; return what is to be sent."""
         if changes is not None and (changes.lost or watcher.picture.overgrown):
-            watcher.picture = Picture(self._tree, watcher.query)
+            watcher.picture = Picture(self._tree, watcher.query, self._windows)
             watcher.shown = False
         change = None if changes is None else watcher.picture.update(changes)
         if watcher.shown:
-            return self._change(watcher, change, noted)
+            return self._change(watcher, stats, change, noted)
         if develop:
             watcher.picture.develop(NODES_PER_TURN)
             if watcher.picture.complete:
-                return self._scene(watcher)
+                return self._scene(watcher, stats)
         return None
 
-    def _scene(self, watcher: _Watcher) -> Scene:
+    def _scene(self, watcher: _Watcher, stats: EngineStats) -> Scene:
         watcher.shown, watcher.known = True, len(self._journal)
         watcher.running = self._running(watcher)
         running = tuple(watcher.running.values())
-        return Scene(watcher.picture.snapshot(), running, self._stats())
+        return Scene(watcher.picture.snapshot(), running, stats)
 
     def _change(
-        self, watcher: _Watcher, change: TreeChange | None, noted: Noted
+        self, watcher: _Watcher, stats: EngineStats, change: TreeChange | None, noted: Noted
     ) -> SceneChange | None:
         before, watcher.running = watcher.running, self._running(watcher)
         running = tuple(view for name, view in watcher.running.items() if before.get(name) != view)
@@ -235,7 +244,7 @@ class Watching:
             change = None
         if change is None and not running and not events and not lost:
             return None
-        return SceneChange(change, events, lost, running, self._stats())
+        return SceneChange(change, events, lost, running, stats)
 
     def _running(self, watcher: _Watcher) -> dict[str, RequestView]:
         return {

@@ -18,7 +18,7 @@ from llvmlite import ir
 from numba import types
 
 from radixlm.kernels.jit import COUNTERS, compiled
-from radixlm.kernels.openmp import Call, Worker, team
+from radixlm.kernels.openmp import KernelCall, Worker, team
 from radixlm.kernels.vectors import emitted, thread_number, words
 
 _INT64 = ir.IntType(64)
@@ -34,7 +34,7 @@ class Chain:
     """
 
     def __init__(
-        self, calls: Sequence[Call], renewed: Sequence[tuple[Worker, Collection[str]]]
+        self, calls: Sequence[KernelCall], renewed: Sequence[tuple[Worker, Collection[str]]]
     ) -> None:
         arguments = [np.frombuffer(call.arguments, dtype=np.int64) for call in calls]
         table = _ENTRY * len(calls)

@@ -36,7 +36,7 @@ class Team:
             self._parallel.restype = None
         self._awake: threading.Event | None = None
         self._scratches = [torch.empty(0, dtype=torch.uint8)]
-        self.calls: list[Call] | None = None
+        self.calls: list[KernelCall] | None = None
 
     @property
     def meeting(self) -> int:
@@ -48,9 +48,9 @@ class Team:
         return ctypes.cast(self._process.GOMP_barrier, ctypes.c_void_p).value or 0
 
     @contextmanager
-    def recorded(self) -> Iterator[list[Call]]:
+    def recorded(self) -> Iterator[list[KernelCall]]:
         """The calls of workers that are made meanwhile; only for the thread that computes."""
-        calls: list[Call] = []
+        calls: list[KernelCall] = []
         self.calls = calls
         try:
             yield calls
@@ -131,7 +131,7 @@ def threads_for(rows: int, rows_per_unit: int) -> int | None:
     return None if rows > rows_per_unit else 1
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """Of a worker, with what its arguments were, as bytes."""
 
     worker: Worker
@@ -171,5 +171,5 @@ class Worker:
         """threads: as many as the team has unless given."""
         threads = threads or self._team.size
         if self._team.calls is not None:
-            self._team.calls.append(Call(self, bytes(self.arguments), threads))
+            self._team.calls.append(KernelCall(self, bytes(self.arguments), threads))
         self._team.run(self._kernel.address, self.address, threads)

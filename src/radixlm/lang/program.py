@@ -126,8 +126,10 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> State:
         return self.run(*args, **kwargs)
 
-    def _call(self, style: Style, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Call:
-        return _Call(self.func, style, args, {**kwargs, **self.bind_arguments})
+    def _call(
+        self, style: Style, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> _FunctionCall:
+        return _FunctionCall(self.func, style, args, {**kwargs, **self.bind_arguments})
 
     def _named(self, entry: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(entry, Mapping):
@@ -170,7 +172,7 @@ def _apart(kwargs: Mapping[str, Any]) -> tuple[Params, dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _FunctionCall:
     function: Callable[..., Any]
     style: Style
     args: tuple[Any, ...]
@@ -234,7 +236,7 @@ class _Call:
 
 
 def _run_calls(
-    calls: Sequence[_Call], backend: Backend, threads: int, progress_bar: bool
+    calls: Sequence[_FunctionCall], backend: Backend, threads: int, progress_bar: bool
 ) -> Iterator[State]:
     """The programs' states, in order, each when its program is over.
 
@@ -245,7 +247,7 @@ def _run_calls(
     if threads > 1 and not executor.session.shares_in_flight:
         executor.warming = Warming(executor.session)
 
-    def run(call: _Call) -> State:
+    def run(call: _FunctionCall) -> State:
         try:
             return call.run_among(executor)
         finally:

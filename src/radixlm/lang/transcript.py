@@ -34,7 +34,7 @@ class Answer:
     cut: bool = False
 
 
-class Around(NamedTuple):
+class MessageFrame(NamedTuple):
     """What stands around a message. written: the whole text up to the message's end, with marks in
     place of contents.
     """
@@ -52,7 +52,7 @@ class Roles(Protocol):
     @property
     def stops(self) -> tuple[str, ...]: ...
 
-    def around(self, speakers: Speakers, /) -> Around:
+    def around(self, speakers: Speakers, /) -> MessageFrame:
         """For the last of the messages whose roles these are. Raises InvalidRequestError."""
         ...
 
@@ -121,7 +121,7 @@ class Transcript:
         self.messages.append({"role": role, "content": said})
         self.role = None
 
-    def _around(self, role: str) -> Around:
+    def _around(self, role: str) -> MessageFrame:
         return self.roles.around((*(message["role"] for message in self.messages), role))
 
 
@@ -139,13 +139,13 @@ class TemplateRoles:
         self._salt = uuid.uuid4().hex
         self._found = lru_cache(_KEPT)(self._find)
 
-    def around(self, speakers: Speakers) -> Around:
+    def around(self, speakers: Speakers) -> MessageFrame:
         found = self._found(speakers)
         if len(speakers) > 1:
             return found
         return found._replace(opening=found.opening.removeprefix(self._given))
 
-    def _find(self, speakers: Speakers) -> Around:
+    def _find(self, speakers: Speakers) -> MessageFrame:
         before = self._found(speakers[:-1]).written if len(speakers) > 1 else ""
         mark = self._mark(len(speakers) - 1)
         head, closing = self._split(speakers, mark)
@@ -158,7 +158,7 @@ class TemplateRoles:
             asked = self._render(speakers[:-1], add_generation_prompt=True)
             # Thinking models' templates may add more than the prompt to an answer in hindsight.
             head = asked if head.startswith(asked) and asked.startswith(before) else head
-        return Around(head[len(before) :], closing, head + mark + closing)
+        return MessageFrame(head[len(before) :], closing, head + mark + closing)
 
     def _split(self, speakers: Speakers, mark: str) -> tuple[str, str]:
         """What comes before the last message's content, and after it."""
@@ -196,11 +196,11 @@ class Habit(NamedTuple):
     stops: tuple[str, ...] = ()
     default_system: str = ""
 
-    def around(self, speakers: Speakers) -> Around:
+    def around(self, speakers: Speakers) -> MessageFrame:
         first = ""
         if self.default_system and len(speakers) == 1 and speakers[0] != "system":
             first = self.system + self.default_system + self.closing
-        return Around(first + str(getattr(self, speakers[-1])), self.closing)
+        return MessageFrame(first + str(getattr(self, speakers[-1])), self.closing)
 
 
 def _named(opening: str, closing: str, stop: str) -> Habit:

@@ -22,7 +22,7 @@ from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP, named, place_of
 
 
-class Router:
+class ExpertRouter:
     """Chooses for each token, by a softmax over the scores of all experts.
 
     chosen: how many. renormalised: their weights sum to 1. scale: of all weights.
@@ -82,7 +82,7 @@ class ExpertMLP:
 
     def __init__(
         self,
-        router: Router | GroupedRouter,
+        router: ExpertRouter | GroupedRouter,
         experts: Sequence[MLP],
         shared: SharedExpert | MLP | None = None,
     ) -> None:

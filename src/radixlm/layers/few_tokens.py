@@ -17,7 +17,7 @@ MOST_TOKENS = 64
 _MOST_CHAINS = 128
 
 
-class Places(NamedTuple):
+class StepBuffers(NamedTuple):
     """Where what a step computes is to be, (tokens, size of it) each; None: in new memory. All
     layers, one after the other, use the same.
     """
@@ -31,7 +31,7 @@ class Places(NamedTuple):
     part: Tensor | None = None
 
 
-ANYWHERE = Places()
+ANYWHERE = StepBuffers()
 
 
 class Attention(Protocol):
@@ -60,17 +60,17 @@ class FewTokens:
     """
 
     def __init__(self, sizes: Sequence[int], options: TensorOptions) -> None:
-        """sizes: of a token in each of the `Places`."""
+        """sizes: of a token in each of the `StepBuffers`."""
         self._places = [options.empty(MOST_TOKENS, size) for size in sizes]
         self._chains: dict[tuple[object, ...], Chain] = {}
 
-    def places(self, tokens: int) -> Places:
-        return Places(*(place[:tokens] for place in self._places))
+    def places(self, tokens: int) -> StepBuffers:
+        return StepBuffers(*(place[:tokens] for place in self._places))
 
     def run(
         self,
         attend: Attention,
-        at: Places,
+        at: StepBuffers,
         through: Callable[[], Tensor | None],
         chains: dict[tuple[object, ...], Chain] | None = None,
     ) -> Tensor | None:

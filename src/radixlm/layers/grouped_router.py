@@ -16,7 +16,7 @@ from radixlm.layers.mlps import place_of
 _LEAST = 1e-20
 
 
-class Routing(NamedTuple):
+class GroupedRouting(NamedTuple):
     """How experts are chosen where it is not the best of a softmax over all.
 
     scores: of each expert. corrected: a bias of its own is added to choose by, and has no weight.
@@ -32,8 +32,8 @@ class Routing(NamedTuple):
 
 
 class GroupedRouter:
-    """As `Router`, by a `Routing`. All in float32, whatever the model's type is: what is chosen
-    depends on small differences.
+    """As `ExpertRouter`, by a `GroupedRouting`. All in float32, whatever the model's type is: what
+    is chosen depends on small differences.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GroupedRouter:
         hidden_size: int,
         experts: int,
         options: TensorOptions,
-        routing: Routing,
+        routing: GroupedRouting,
         *,
         name: str,
         chosen: int,

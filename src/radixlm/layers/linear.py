@@ -26,7 +26,7 @@ from radixlm.layers.compiled import (
 from radixlm.layers.products import PanelProduct
 from radixlm.layers.quantized import QuantizedWeight, stacked
 from radixlm.layers.quantized_products import DTYPES, QuantizedProduct
-from radixlm.layers.ways import PLAIN, Choice, Choose, Product, Weight, packed, plain
+from radixlm.layers.ways import PLAIN, Choose, GemmChoice, Product, Weight, packed, plain
 
 # Of a weight (out, in).
 Quantize = Callable[[Tensor], QuantizedWeight]
@@ -162,13 +162,13 @@ class Linear:
         weight = self._quantized.get(part)
         return None if weight is None else weight.kind
 
-    def _choice(self, weight: Weight, choose: Choose, gate: Gate | None) -> Choice:
+    def _choice(self, weight: Weight, choose: Choose, gate: Gate | None) -> GemmChoice:
         if isinstance(weight, QuantizedWeight) and self.weight.dtype not in DTYPES:
             return PLAIN
         return choose(weight, self.result, gate)
 
     def _product(
-        self, weight: Weight, choice: Choice, bias: Tensor | None, gate: Gate | None
+        self, weight: Weight, choice: GemmChoice, bias: Tensor | None, gate: Gate | None
     ) -> Product:
         if isinstance(weight, QuantizedWeight) and choice.layout == "rows":
             weight = weight.dequantized().to(self.weight)

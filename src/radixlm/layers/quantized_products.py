@@ -40,7 +40,7 @@ from radixlm.kernels.vectors import (
 from radixlm.layers.compiled import GateKind
 from radixlm.layers.products import Form
 from radixlm.layers.quantized import QuantizedWeight
-from radixlm.layers.quantized_strips import LANES, LINE, Kind, make_strip
+from radixlm.layers.quantized_strips import LANES, LINE, StripKind, make_strip
 from radixlm.layers.quantized_tiles import STEP, knows_tiles, make_tile_rows
 
 # Rows of a strip, such that its sums stay in registers: as many as there are, the most first.
@@ -99,7 +99,7 @@ class QuantizedProduct:
         self.outputs = outputs // 2 if gate else outputs
         self.result = result
         group, forms = _group_of(weight), forms_of(weight)
-        kind = Kind(
+        kind = StripKind(
             weight.bits,
             group,
             weight.offsets is not None,
@@ -200,7 +200,9 @@ def _unit(rows: int, panels: int, inputs: int, threads: int) -> tuple[int, int]:
     return height, min(width, panels)
 
 
-def _laid_out(weight: QuantizedWeight, bias: Tensor | None, kind: Kind) -> tuple[Tensor, Tensor]:
+def _laid_out(
+    weight: QuantizedWeight, bias: Tensor | None, kind: StripKind
+) -> tuple[Tensor, Tensor]:
     """Panels (panels, bytes), and what a panel's sums end with (panels, 2, lanes), float32: factors
     and biases. The last panel ends with the last output, and so may begin within the one before it.
 
@@ -228,7 +230,7 @@ def _laid_out(weight: QuantizedWeight, bias: Tensor | None, kind: Kind) -> tuple
     return panels, ends
 
 
-def _panels(weight: QuantizedWeight, kind: Kind) -> tuple[Tensor, Tensor]:
+def _panels(weight: QuantizedWeight, kind: StripKind) -> tuple[Tensor, Tensor]:
     """Panels of a weight with whole ones, and each output's factor. In a group float16 holds the
     scales over the row's largest one, to a power of two.
     """
@@ -266,7 +268,7 @@ _Arguments = namedtuple(
 
 
 @compiled(_Arguments)
-def quantized_kernel(form: Form, kind: Kind) -> Callable[[Any], None]:
+def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
     """The kernel of a form for weights of a kind. panels, ends: as `_laid_out` makes them; outputs:
     of the result. height, width: rows and panels of a unit. scratch: room for each thread's
     encoded rows.
@@ -296,7 +298,7 @@ def quantized_kernel(form: Form, kind: Kind) -> Callable[[Any], None]:
     return product
 
 
-def _make_encode_rows(kind: Kind) -> Any:
+def _make_encode_rows(kind: StripKind) -> Any:
     """encode(args, begin, rows, codes, row_bytes): rows of x as signed bytes."""
     element = 2 if kind.bfloat16 else 4
     encode_group = make_encode(bfloat16=kind.bfloat16, floats=bool(kind.group))
@@ -315,7 +317,7 @@ def _make_encode_rows(kind: Kind) -> Any:
     return encode
 
 
-def _make_rows(kind: Kind) -> Any:
+def _make_rows(kind: StripKind) -> Any:
     """multiply(args, begin, rows, first, last, codes, row_bytes): encoded rows times panels."""
     if VECTOR_LANES == MOST_LANES:
         most, some, one = (make_strip(kind, height) for height in _HEIGHTS)

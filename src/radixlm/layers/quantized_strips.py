@@ -26,7 +26,7 @@ _AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
 
 
-class Kind(NamedTuple):
+class StripKind(NamedTuple):
     """What a kernel is compiled for. group: inputs that share a scale, 0: all. zero: the code, or
     the level, of 0. bfloat16, halves: rows and results are. gate: see `Linear`.
     """
@@ -51,7 +51,7 @@ class Kind(NamedTuple):
         return (1 + self.offsets) * 2 * LANES if self.group else 0
 
 
-def make_strip(kind: Kind, height: int) -> Any:
+def make_strip(kind: StripKind, height: int) -> Any:
     """strip(x, panel, ends, into, sizes): `height` encoded rows times a panel. sizes: bytes of an
     encoded row, inputs, groups, bytes from result to result.
     """
@@ -73,7 +73,7 @@ def make_strip(kind: Kind, height: int) -> Any:
 class _Sums:
     """Code for one strip: sums of rows with a panel's lanes, as variables that become registers."""
 
-    def __init__(self, builder: ir.IRBuilder, kind: Kind, height: int) -> None:
+    def __init__(self, builder: ir.IRBuilder, kind: StripKind, height: int) -> None:
         self._builder, self._kind, self._height = builder, kind, height
         self._ops = ops = Lanes(builder, VECTOR_LANES)
         self._counts = self._grid(ops.all_integer(0))
@@ -137,7 +137,7 @@ class _Sums:
             put_row(ops, b, kind, made, ends, offset(b, into, stride, r))
 
 
-def unpacked(ops: Lanes, builder: ir.IRBuilder, kind: Kind, packed: Any) -> list[Any]:
+def unpacked(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, packed: Any) -> list[Any]:
     """Units of bytes from one of what a panel has."""
     if kind.bits == 8:
         return [packed]
@@ -148,7 +148,7 @@ def unpacked(ops: Lanes, builder: ir.IRBuilder, kind: Kind, packed: Any) -> list
 
 
 def of_one_group(
-    ops: Lanes, builder: ir.IRBuilder, kind: Kind, counts: Sequence[Any], stats: Any
+    ops: Lanes, builder: ir.IRBuilder, kind: StripKind, counts: Sequence[Any], stats: Any
 ) -> list[Any]:
     """A row's sums, where a weight has one group, times the row's scale. stats: the address of the
     scale and of the sum of the row's codes.
@@ -168,7 +168,7 @@ class GroupEnds:
     head: the address of them in the panel.
     """
 
-    def __init__(self, ops: Lanes, builder: ir.IRBuilder, kind: Kind, head: Any) -> None:
+    def __init__(self, ops: Lanes, builder: ir.IRBuilder, kind: StripKind, head: Any) -> None:
         self._ops, self._builder, self._kind = ops, builder, kind
         self._scales = [ops.load_halves(head, v * VECTOR_LANES) for v in range(VECTORS)]
         self._offsets = [
@@ -194,7 +194,7 @@ class GroupEnds:
 
 
 def put_row(
-    ops: Lanes, builder: ir.IRBuilder, kind: Kind, sums: Sequence[Any], ends: Any, into: Any
+    ops: Lanes, builder: ir.IRBuilder, kind: StripKind, sums: Sequence[Any], ends: Any, into: Any
 ) -> None:
     """Write a row's results. ends: the address of a panel's factors and biases."""
     made = []

@@ -23,7 +23,7 @@ from radixlm.layers.quantized_strips import (
     UNIT,
     VECTORS,
     GroupEnds,
-    Kind,
+    StripKind,
     of_one_group,
     put_row,
     unpacked,
@@ -48,13 +48,13 @@ _FRAME_BYTES = 3 * _ROOM_BYTES + _MOST_INPUTS * LANES
 
 
 def knows_tiles(bits: int, group: int) -> bool:
-    """Whether a group is one step or whole steps, and all inputs (0) are bytes. See `Kind`."""
+    """Whether a group is one step or whole steps, and all inputs (0) are bytes. See `StripKind`."""
     if not group:
         return bits == 8
     return (group <= STEP or group % STEP == 0) and (bits == 8 or group <= _MOST_INPUTS)
 
 
-def make_tile_rows(kind: Kind) -> Any:
+def make_tile_rows(kind: StripKind) -> Any:
     """multiply(args, begin, rows, first, last, codes, row_bytes): see `quantized_products`."""
     make_strip = _make_grouped_strip if kind.group else _make_whole_strip
     many, few = (make_strip(kind, tiles) for tiles in (2, 1))
@@ -93,7 +93,7 @@ def make_tile_rows(kind: Kind) -> Any:
     return multiply
 
 
-def _make_whole_strip(kind: Kind, tiles: int) -> Any:
+def _make_whole_strip(kind: StripKind, tiles: int) -> Any:
     """strip(panel, now, done, sizes): rows times a panel; beside each step some rows of the strip
     before are finished.
     """
@@ -121,7 +121,7 @@ def _make_whole_strip(kind: Kind, tiles: int) -> Any:
 
 
 def _finish_rows(
-    builder: ir.IRBuilder, kind: Kind, done: Any, sizes: Any, first: Any, last: Any
+    builder: ir.IRBuilder, kind: StripKind, done: Any, sizes: Any, first: Any, last: Any
 ) -> None:
     """Write these rows of a strip's results, where a weight has one group."""
     ops = Lanes(builder, MOST_LANES)
@@ -134,7 +134,7 @@ def _finish_rows(
         put_row(ops, builder, kind, made, ends, builder.add(into, builder.mul(row, stride)))
 
 
-def _make_finish(kind: Kind) -> Any:
+def _make_finish(kind: StripKind) -> Any:
     """finish(done, sizes): all rows of the last strip."""
 
     @emitted(types.void, _DONE, _SIZES)
@@ -144,7 +144,7 @@ def _make_finish(kind: Kind) -> Any:
     return finish
 
 
-def _make_grouped_strip(kind: Kind, tiles: int) -> Any:
+def _make_grouped_strip(kind: StripKind, tiles: int) -> Any:
     """strip(panel, now, _done, sizes): rows times a panel, group after group; each one's products
     go to one of two rooms, and are added up while the next ones are computed.
     """
@@ -177,7 +177,7 @@ def _make_grouped_strip(kind: Kind, tiles: int) -> Any:
 
 
 def _add_group(
-    builder: ir.IRBuilder, kind: Kind, panel: Any, now: Any, sizes: Any, group: Any
+    builder: ir.IRBuilder, kind: StripKind, panel: Any, now: Any, sizes: Any, group: Any
 ) -> None:
     """Products of a group, times its scales, to the sums of all rows."""
     ops = Lanes(builder, MOST_LANES)
@@ -198,7 +198,7 @@ def _add_group(
             ops.store(value, at, v * MOST_LANES)
 
 
-def _put_rows(builder: ir.IRBuilder, kind: Kind, now: Any, sizes: Any) -> None:
+def _put_rows(builder: ir.IRBuilder, kind: StripKind, now: Any, sizes: Any) -> None:
     ops, stride = Lanes(builder, MOST_LANES), _part(builder, sizes, 3)
     room, ends, _, into, height = (_part(builder, now, place) for place in range(5))
     all_sums = builder.add(room, _number(2 * _ROOM_BYTES))
@@ -209,7 +209,7 @@ def _put_rows(builder: ir.IRBuilder, kind: Kind, now: Any, sizes: Any) -> None:
         put_row(ops, builder, kind, sums, ends, here)
 
 
-def _unpack(builder: ir.IRBuilder, kind: Kind, codes: Any, into: Any) -> Any:
+def _unpack(builder: ir.IRBuilder, kind: StripKind, codes: Any, into: Any) -> Any:
     """A group's units in bytes, at `into`."""
     ops = Lanes(builder, MOST_LANES)
     with cgutils.for_range(builder, _number(kind.group // UNIT // 2)) as loop:

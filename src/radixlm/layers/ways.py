@@ -61,7 +61,7 @@ _FEW, _STEP = 64, 64
 _logger = logging.getLogger("radixlm.layers")
 
 
-class Shape(NamedTuple):
+class GemmShape(NamedTuple):
     """Of a weight: result and rows by the names of their types. gated: see `Linear`. bits, group,
     offsets, fp4: of a quantized one, whose rows are timed in the type of the result.
     """
@@ -77,7 +77,7 @@ class Shape(NamedTuple):
     fp4: bool = False
 
     @classmethod
-    def of(cls, weight: Weight, result: torch.dtype, *, gated: bool = False) -> Shape:
+    def of(cls, weight: Weight, result: torch.dtype, *, gated: bool = False) -> GemmShape:
         outputs, inputs = weight.shape
         if isinstance(weight, QuantizedWeight):
             name = _name(result)
@@ -99,7 +99,7 @@ class Shape(NamedTuple):
         return self.inputs * (self.bits or 8 * getattr(torch, self.dtype).itemsize) // 8
 
     @property
-    def timed(self) -> Shape:
+    def timed(self) -> GemmShape:
         """What stands for it when products are timed."""
         row = self.row_bytes
         return self._replace(outputs=min(self.outputs, max(_COPIES_BYTES // row // 64, 1) * 64))
@@ -110,7 +110,7 @@ Product = Callable[[Tensor], Tensor]
 Times = dict[Way, dict[int, float]]
 
 
-class Choice:
+class GemmChoice:
     """A layout, and the way to read it for each number of rows. steps: the most rows of each way,
     ascending; the last one's holds beyond. block: rows of every call, if these are to be alike.
     """
@@ -128,17 +128,17 @@ class Choice:
         return self.steps[bisect_left(self._limits, rows)][1]
 
 
-PLAIN = Choice([(1, "torch")])
+PLAIN = GemmChoice([(1, "torch")])
 # Of blocks of 64 rows torch gives a row the same bits wherever it stands in one.
-IN_BLOCKS = Choice([(1, "torch")], block=64)
+IN_BLOCKS = GemmChoice([(1, "torch")], block=64)
 Weight = Tensor | QuantizedWeight
 # Of a weight (out, in), the type of its product, and its gate, if it has one.
-Choose = Callable[[Weight, torch.dtype, Gate | None], Choice]
+Choose = Callable[[Weight, torch.dtype, Gate | None], GemmChoice]
 
 
 def one_way(
     weight: Weight, result: torch.dtype, gate: Gate | None, *, quantized: Choose | None = None
-) -> Choice:
+) -> GemmChoice:
     """A `Choose` by which the bits of a row do not depend on the rows beside it. quantized: for
     weights that have the same bits in each way.
     """
@@ -146,7 +146,7 @@ def one_way(
         made = quantized(weight, result, gate)
         return made if made.layout == "panels" else IN_BLOCKS
     forms = _forms(weight, gated=gate is not None)
-    return Choice([(1, forms[0])]) if forms else IN_BLOCKS
+    return GemmChoice([(1, forms[0])]) if forms else IN_BLOCKS
 
 
 def _forms(weight: Weight, *, gated: bool) -> tuple[Form, ...]:
@@ -173,7 +173,7 @@ def _has_onednn(dtype: torch.dtype) -> bool:
 
 
 def packed(
-    choice: Choice,
+    choice: GemmChoice,
     weight: Weight,
     bias: Tensor | None,
     dtype: torch.dtype,
@@ -242,17 +242,17 @@ class ProductTable:
     def __init__(self, store: KernelStore | None) -> None:
         self._store = store
         self._key = key_of(measure, (torch.__version__, team().size), {})
-        self._times: dict[Shape, Times] = {}
+        self._times: dict[GemmShape, Times] = {}
 
-    def choice(self, weight: Weight, result: torch.dtype, gate: Gate | None = None) -> Choice:
+    def choice(self, weight: Weight, result: torch.dtype, gate: Gate | None = None) -> GemmChoice:
         """For a weight (out, in), the type of its product and its gate, if it has one."""
         gated = gate is not None
         [way, *others] = ways_of(weight, gated=gated)
         if not others:
-            return Choice([(1, way)])
-        return choose(self.times(Shape.of(weight, result, gated=gated)))
+            return GemmChoice([(1, way)])
+        return choose(self.times(GemmShape.of(weight, result, gated=gated)))
 
-    def times(self, shape: Shape, *, anew: bool = False) -> Times:
+    def times(self, shape: GemmShape, *, anew: bool = False) -> Times:
         """Measured now, if they never were or are to be anew.
 
         Of processes that measure at the same time the first one's count for all, so that the same
@@ -275,11 +275,11 @@ class ProductTable:
                 self._store.put(self._key, _written(self._times))
         return self._times[timed]
 
-    def _kept(self) -> dict[Shape, Times]:
+    def _kept(self) -> dict[GemmShape, Times]:
         return _read(self._store.get(self._key) if self._store else None)
 
 
-def choose(times: Times) -> Choice:
+def choose(times: Times) -> GemmChoice:
     """The layout that comes closest to the fastest of all, on the geometric mean over the numbers
     of rows; of its ways the best such one, and others only for rows where they are faster by more
     than noise.
@@ -295,7 +295,7 @@ def choose(times: Times) -> Choice:
         if mean < least * _NOISE:
             best, least = chosen, mean
     groups = itertools.groupby(best, key=lambda step: step[1])
-    return Choice([(max(rows for rows, _ in steps), way) for way, steps in groups])
+    return GemmChoice([(max(rows for rows, _ in steps), way) for way, steps in groups])
 
 
 def _faster(ways: Mapping[Way, Mapping[int, float]], usual: Way, rows: int) -> Way:
@@ -313,7 +313,7 @@ def _completed(by_rows: Mapping[int, float]) -> dict[int, float]:
     return {rows: by_rows.get(rows, by_rows[last] * rows / last) for rows in COUNTS}
 
 
-def measure(shape: Shape) -> Times:
+def measure(shape: GemmShape) -> Times:
     """Time all ways. Takes about a second for a shape of a small model.
 
     They take turns and the least time counts, so that other work on the machine, while there is
@@ -325,7 +325,7 @@ def measure(shape: Shape) -> Times:
     gate = Gate(TensorOptions(result, torch.device("cpu"))) if shape.gated else None
     products: dict[Way, Iterator[Product]] = {}
     for way in ways_of(weight, gated=shape.gated):
-        only = Choice([(1, way)])
+        only = GemmChoice([(1, way)])
         made = [packed(only, _copy(weight), None, dtype, result, gate) for _ in range(copies)]
         products[way] = itertools.cycle(made)
     times: Times = {way: {} for way in products}
@@ -337,7 +337,7 @@ def measure(shape: Shape) -> Times:
     return times
 
 
-def _sample(shape: Shape, dtype: torch.dtype) -> Weight:
+def _sample(shape: GemmShape, dtype: torch.dtype) -> Weight:
     weight = torch.empty(shape.outputs, shape.inputs, dtype=dtype).normal_()
     if not shape.bits:
         return weight
@@ -372,11 +372,11 @@ def _timed(products: Mapping[Way, Iterator[Product]], x: Tensor) -> dict[Way, fl
     return least
 
 
-def _read(content: bytes | None) -> dict[Shape, Times]:
+def _read(content: bytes | None) -> dict[GemmShape, Times]:
     """What `_written` made; nothing of what is not that."""
     try:
         entries = json.loads(content or b"[]")
-        return {Shape(*shape): _times_of(times) for shape, times in entries}
+        return {GemmShape(*shape): _times_of(times) for shape, times in entries}
     except (ValueError, TypeError, AttributeError):
         _logger.warning("The table of measured products is damaged: measuring anew")
         return {}
@@ -391,7 +391,7 @@ def _times_of(entry: Mapping[str, Mapping[str, float]]) -> Times:
     return made
 
 
-def _written(times: Mapping[Shape, Times]) -> bytes:
+def _written(times: Mapping[GemmShape, Times]) -> bytes:
     return json.dumps(list(times.items())).encode()
 
 

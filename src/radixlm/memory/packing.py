@@ -99,7 +99,7 @@ class PoolBlocks:
         self.window_bytes = block_tokens * self._windows.width
         self.nbytes = block_tokens * self._full.width + self.window_bytes
         on_gpu = self._device.type == "cuda"
-        # Copies pass what is computed. Never run on a GPU.
+        # Copies pass what is computed.
         self._stream = torch.cuda.Stream(self._device) if on_gpu else None
         try:
             [self._staged] = self.rows(1)

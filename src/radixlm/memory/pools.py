@@ -273,6 +273,7 @@ class ReqToTokenPool:
 def default_kv_tokens(bytes_per_token: int, device: torch.device) -> int:
     """Tokens that fit a fair share of the free memory, at most MOST_TOKENS."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps of other engines, and of loading, is free, too
         free, _total = torch.cuda.mem_get_info(device)
         share = CUDA_SHARE
     else:

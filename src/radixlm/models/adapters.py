@@ -31,7 +31,7 @@ _EMBEDDING = "model.embed_tokens"
 _SHOWN = 5
 
 
-class Adapter(NamedTuple):
+class AdapterWeights(NamedTuple):
     """digest: of all that its numbers depend on, but for the model."""
 
     digest: str
@@ -46,7 +46,7 @@ class _Place(NamedTuple):
     size: int
 
 
-def load_adapter(folder: Path, model: CausalLM) -> Adapter:
+def load_adapter(folder: Path, model: CausalLM) -> AdapterWeights:
     """Read an adapter for a model. The products' own weights may be packed or quantized.
 
     Memory: twice the file. Raises CheckpointError that names file or tensor, what is there and what
@@ -77,7 +77,7 @@ def load_adapter(folder: Path, model: CausalLM) -> Adapter:
         low = LowRank(place.start, a.to(kind), b.to(kind))
         parts.setdefault(place.linear, []).append(low)
     additions = {linear: Addition(linear, its) for linear, its in parts.items()}
-    return Adapter(digest.hexdigest(), additions)
+    return AdapterWeights(digest.hexdigest(), additions)
 
 
 def _content(folder: Path, name: str) -> bytes:

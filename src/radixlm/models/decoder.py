@@ -12,12 +12,12 @@ from radixlm.attention.attend import Attend
 from radixlm.attention.backends import CpuAttention
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.expansion import Expansion
-from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, Places
+from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, StepBuffers
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
 from radixlm.layers.lora import Adapted
 from radixlm.layers.rotary import Rotary, Rotation
 from radixlm.layers.split import Split, SplitEmbedding
-from radixlm.layers.ways import Choose, Shape
+from radixlm.layers.ways import Choose, GemmShape
 from radixlm.models.decoder_layer import DecoderLayer, make_norm, under
 from radixlm.models.model_config import ModelConfig
 
@@ -103,7 +103,7 @@ class CausalLM:
         cap = traits.logits_cap
         return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 
-    def _rotations(self, positions: Tensor, at: Places) -> list[Rotation]:
+    def _rotations(self, positions: Tensor, at: StepBuffers) -> list[Rotation]:
         """Of each kind of layer."""
         tables: list[Tensor | None] = [None] * len(self.rotaries)
         if at.rotation is not None:
@@ -159,11 +159,11 @@ class CausalLM:
         )
 
 
-def product_shapes(config: ModelConfig, dtype: str) -> list[Shape]:
+def product_shapes(config: ModelConfig, dtype: str) -> list[GemmShape]:
     """Of a model's weights, each once; no memory is taken for them."""
     model = CausalLM(config, dtype=getattr(torch, dtype), device=torch.device("meta"))
     shapes = (
-        Shape.of(linear.weight, linear.result, gated=linear.gate is not None)
+        GemmShape.of(linear.weight, linear.result, gated=linear.gate is not None)
         for _, linear in model.linears()
     )
     return list(dict.fromkeys(shapes))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from radixlm.attention.attend import Attend
 from radixlm.layers.compiled import TensorOptions
-from radixlm.layers.experts import ExpertMLP, Router, SharedExpert
-from radixlm.layers.few_tokens import ANYWHERE, Places
+from radixlm.layers.experts import ExpertMLP, ExpertRouter, SharedExpert
+from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
 from radixlm.layers.lora import Multiply
@@ -80,7 +80,7 @@ class SelfAttention:
         x: Tensor,
         rotation: Rotation,
         attend: Attend,
-        at: Places = ANYWHERE,
+        at: StepBuffers = ANYWHERE,
         multiply: Multiply = Linear.__call__,
     ) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size). at: where it computes. multiply: what
@@ -154,7 +154,7 @@ class DecoderLayer:
         part: Tensor | None,
         rotation: Rotation,
         attend: Attend,
-        at: Places = ANYWHERE,
+        at: StepBuffers = ANYWHERE,
         multiply: Multiply = Linear.__call__,
     ) -> Tensor:
         """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
@@ -247,7 +247,9 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
     return ExpertMLP(router, experts, shared)
 
 
-def _router(config: ModelConfig, traits: Experts, options: TensorOptions) -> Router | GroupedRouter:
+def _router(
+    config: ModelConfig, traits: Experts, options: TensorOptions
+) -> ExpertRouter | GroupedRouter:
     hidden, number = config.hidden_size, traits.number
     shared: dict[str, Any] = {
         "name": traits.router,
@@ -256,7 +258,7 @@ def _router(config: ModelConfig, traits: Experts, options: TensorOptions) -> Rou
         "scale": config.traits.residual * traits.scale,
     }
     if traits.routing is None:
-        return Router(hidden, number, options, bias=traits.bias, **shared)
+        return ExpertRouter(hidden, number, options, bias=traits.bias, **shared)
     return GroupedRouter(hidden, number, options, traits.routing, **shared)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from radixlm.attention.attend import Attend
 from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.expansion import Expansion, LatentSizes
-from radixlm.layers.few_tokens import ANYWHERE, Places
+from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.linear import Linear, RMSNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import Rotation
@@ -49,7 +49,7 @@ class LatentProjections:
         x: Tensor,
         rotation: Rotation,
         attend: Attend,
-        at: Places = ANYWHERE,
+        at: StepBuffers = ANYWHERE,
         multiply: Multiply = Linear.__call__,
     ) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size). at, multiply: see `SelfAttention`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from radixlm.layers.expansion import LatentSizes
-from radixlm.layers.grouped_router import Routing
+from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.mlps import Clamped
 
 
@@ -59,7 +59,7 @@ class Experts(NamedTuple):
     shared_place: str = "shared_expert"
     shared_gate: str = "shared_expert_gate"
     scale: float = 1.0
-    routing: Routing | None = None
+    routing: GroupedRouting | None = None
     layers: tuple[bool, ...] = ()
     router: str = "gate"
     gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")

@@ -44,7 +44,7 @@ _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads
 _HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
 
 
-class _Call(NamedTuple):
+class _AttentionCall(NamedTuple):
     """What a layer calls attention with. heads: of queries, of keys; dims: of keys, of values."""
 
     layer: int
@@ -62,7 +62,7 @@ class _Bridge:
 
     def __init__(self) -> None:
         self.attend: Attend | None = None
-        self.calls: list[_Call] = []
+        self.calls: list[_AttentionCall] = []
         self._unturned: Rotation | None = None
 
     def __call__(
@@ -92,13 +92,13 @@ class _Bridge:
         return Rotation(known.table[:tokens])
 
 
-def _noted(layer: int, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]) -> _Call:
+def _noted(layer: int, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]) -> _AttentionCall:
     others = (
         name
         for name, value in more.items()
         if isinstance(value, Tensor) and name not in _HARMLESS and name != "s_aux"
     )
-    return _Call(
+    return _AttentionCall(
         layer,
         (q.shape[1], k.shape[1]),
         (k.shape[3], v.shape[3]),

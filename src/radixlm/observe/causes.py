@@ -13,7 +13,7 @@ import numpy as np
 
 from radixlm.core.keys import Key
 from radixlm.core.misses import SHOWN_TOKENS, MissReason, MissReport
-from radixlm.observe.difference import SAME, Difference, Kind, Texts, difference, meeting
+from radixlm.observe.difference import SAME, Difference, DifferenceKind, Texts, difference, meeting
 from radixlm.text.fitting import one_text
 from radixlm.text.tokenizer import Tokenizer
 
@@ -133,7 +133,9 @@ _MOST_OF_TOOLS: Final = 4_096  # tokens: the first tool may now come last
 _SOME: Final = 10  # characters
 _HEADER: Final = 5  # characters that the template writes in front of a message, at least
 # Kinds that a few words show; the cause depends on the message that they are in.
-_OF_WORDS: Final = frozenset({Kind.DATE_TIME, Kind.ID, Kind.NUMBER, Kind.TEXT})
+_OF_WORDS: Final = frozenset(
+    {DifferenceKind.DATE_TIME, DifferenceKind.ID, DifferenceKind.NUMBER, DifferenceKind.TEXT}
+)
 _OF_REASON: Final = {
     MissReason.NEW: Cause.FIRST_SEEN,
     MissReason.LAST_TOKEN: Cause.NOTHING_MISSED,
@@ -214,22 +216,22 @@ def find(
     return Finding(cause, miss.position, spot, found, where)
 
 
-def _cause(kind: Kind, texts: Texts, spot: Spot | None) -> tuple[Cause, bool]:
+def _cause(kind: DifferenceKind, texts: Texts, spot: Spot | None) -> tuple[Cause, bool]:
     """The cause, and whether the same text follows in the same message."""
-    if kind is Kind.REASONING:
+    if kind is DifferenceKind.REASONING:
         answer = spot is not None and spot.role == "assistant" and not spot.last
-        kind = kind if answer else Kind.TEXT
+        kind = kind if answer else DifferenceKind.TEXT
     if kind not in _OF_WORDS:
         return Cause(kind.value), False
     if spot is None:
         inside = meeting(texts.cached, texts.requested) is not None
         return _of_own(kind, inside=inside), inside
     if spot.message is None:
-        return Cause.DATE_TIME if kind is Kind.DATE_TIME else Cause.EDITED_TOOLS, False
+        return Cause.DATE_TIME if kind is DifferenceKind.DATE_TIME else Cause.EDITED_TOOLS, False
     return _in_message(kind, texts, spot)
 
 
-def _in_message(kind: Kind, texts: Texts, spot: Spot) -> tuple[Cause, bool]:
+def _in_message(kind: DifferenceKind, texts: Texts, spot: Spot) -> tuple[Cause, bool]:
     _, cached, requested = texts
     if spot.last:
         inside = spot.into >= 0 and meeting(cached, requested[: spot.left]) is not None
@@ -241,7 +243,7 @@ def _in_message(kind: Kind, texts: Texts, spot: Spot) -> tuple[Cause, bool]:
         return Cause.EDITED_TOOLS, False
     inside = spot.into >= 0 and met is not None and met[1] + _SOME <= spot.left
     if spot.role == "system" or (spot.role == "user" and met is not None):
-        if kind is not Kind.TEXT:
+        if kind is not DifferenceKind.TEXT:
             return Cause(kind.value), inside
         if inside and spot.role == "system":
             return Cause.CHANGING_PART, True
@@ -251,11 +253,11 @@ def _in_message(kind: Kind, texts: Texts, spot: Spot) -> tuple[Cause, bool]:
     return Cause.EDITED_HISTORY if shared or goes_on else Cause.NEW_TEXT, inside
 
 
-def _of_own(kind: Kind, *, inside: bool) -> Cause:
+def _of_own(kind: DifferenceKind, *, inside: bool) -> Cause:
     """The cause in a prompt's own end: nothing is lost unless the same text follows."""
     if not inside:
         return Cause.NEW_TEXT
-    return Cause.CHANGING_PART if kind is Kind.TEXT else Cause(kind.value)
+    return Cause.CHANGING_PART if kind is DifferenceKind.TEXT else Cause(kind.value)
 
 
 def _tools_gone(cached: str, spot: Spot) -> bool:

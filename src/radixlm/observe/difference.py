@@ -60,7 +60,7 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
 _DECODER = codecs.getincrementaldecoder("utf-8")
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """The difference where two texts part."""
 
     RETOKENIZED = "retokenized"  # nothing: the same text is cut into other tokens
@@ -74,23 +74,31 @@ class Kind(StrEnum):
     TEXT = "text"
 
 
-def kind_of(before: str, cached: str, requested: str) -> Kind:
+def kind_of(before: str, cached: str, requested: str) -> DifferenceKind:
     """The kind of two continuations of `before`, whose text is not the same."""
     torn = _torn(before, cached, requested)
     left, right = torn + cached[:_LOOKED_AT], torn + requested[:_LOOKED_AT]
     if _fields_agree("".join(left.split()), "".join(right.split())):
-        return Kind.WHITE_SPACE
+        return DifferenceKind.WHITE_SPACE
     if _fields_agree(_folded(left), _folded(right)):
-        return Kind.UNICODE
+        return DifferenceKind.UNICODE
     if cached.lstrip().startswith(_THOUGHTS) and _THOUGHTS not in before[-_CONTEXT:]:
-        return Kind.REASONING
+        return DifferenceKind.REASONING
     if _permuted(before, cached, requested) or _changed_places(before, cached, requested):
-        return Kind.REORDERED
+        return DifferenceKind.REORDERED
     lead = before[: len(before) - len(torn)][-_CONTEXT:]
-    for kind, pattern in ((Kind.ID, _UUID), (Kind.DATE_TIME, _DATE), (Kind.ID, _ID)):
+    for kind, pattern in (
+        (DifferenceKind.ID, _UUID),
+        (DifferenceKind.DATE_TIME, _DATE),
+        (DifferenceKind.ID, _ID),
+    ):
         if all(_reaches_into(pattern, lead, text) for text in (left, right)):
             return kind
-    return Kind.NUMBER if _other_number(left.lstrip(), right.lstrip()) else Kind.TEXT
+    return (
+        DifferenceKind.NUMBER
+        if _other_number(left.lstrip(), right.lstrip())
+        else DifferenceKind.TEXT
+    )
 
 
 def meeting(cached: str, requested: str) -> tuple[int, int] | None:
@@ -212,7 +220,7 @@ class Difference(NamedTuple):
     and `requested` too. begins: nothing stands in front of `before`.
     """
 
-    kind: Kind
+    kind: DifferenceKind
     before: str
     cached: str
     requested: str
@@ -235,12 +243,12 @@ def difference(
     texts = Texts(before, *(_whole(torn + data) for data in both))
     shown = [tokenizer.spelled(ids[:SHOWN_TOKENS].tolist()) for ids in (cached, requested)]
     ends = [len(_decoded(torn + data)[0]) for data in shown]
-    kind = Kind.RETOKENIZED if _agree(*shown) else kind_of(*texts)
+    kind = DifferenceKind.RETOKENIZED if _agree(*shown) else kind_of(*texts)
     lead = _decoded(tokenizer.spelled(shared[-SHOWN_TOKENS:].tolist()))[0]
     parted = _parted(texts, len(lead), ends)
     begins = begins and shared.size <= SHOWN_TOKENS
     before, ours, theirs, after = map(visible, parted)
-    if kind is Kind.UNICODE:
+    if kind is DifferenceKind.UNICODE:
         ours, theirs = (ascii(part)[1:-1] for part in parted[1:3])
     return Difference(kind, before, ours, theirs, after, begins), texts
 

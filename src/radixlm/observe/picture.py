@@ -59,8 +59,10 @@ class Picture:
     Raises NodeGoneError when the one node that was asked for is not (any more) in the tree.
     """
 
-    def __init__(self, tree: RadixTree, query: TreeQuery) -> None:
+    def __init__(self, tree: RadixTree, query: TreeQuery, windows: Slots | None = None) -> None:
+        """windows: by slot its window slot, -1 for none, where there are such; see WindowSlots."""
         self._tree = tree
+        self._windows = windows
         self._by_id = tree.by_id
         self._query = query
         self._most = maxsize if query.max_nodes is None else query.max_nodes
@@ -125,8 +127,7 @@ class Picture:
                 removed.append(node.id)
         self._in_order = self._in_order and not needed
         seen = [self._shown[node.id] for node in touched if node.id in self._shown]
-        windows = self._tree.window_slots
-        views = () if self._growing else tuple(shown.view(windows) for shown in seen)
+        views = () if self._growing else tuple(shown.view(self._windows) for shown in seen)
         if not self.complete:
             self._views |= {view.id: view for view in views}
         return TreeChange(self._tree.version, self._tree.uses, tuple(removed), views)
@@ -179,7 +180,7 @@ class Picture:
     def _view(self, node_id: int) -> None:
         shown = self._shown.get(node_id)
         if shown is not None and node_id not in self._views:
-            self._views[node_id] = shown.view(self._tree.window_slots)
+            self._views[node_id] = shown.view(self._windows)
 
     def _drop(self, node_id: int) -> bool:
         shown = self._shown.pop(node_id, None)
@@ -223,13 +224,12 @@ class Picture:
         if self._query.node is None:
             return ()
         top = self._by_id[self._query.node]
-        windows = self._tree.window_slots
-        path = [_view(node, node.weight, windows) for node in upward(top)]
+        path = [_view(node, node.weight, self._windows) for node in upward(top)]
         return tuple(path[:0:-1])
 
 
 def _view(node: TreeNode, uncovered: int, windows: Slots | None) -> NodeView:
-    """uncovered: its weight, less that of the children that are shown. windows: the tree's."""
+    """uncovered: its weight, less that of the children that are shown. windows: see Picture."""
     gone = NO_SLOTS
     if windows is not None and node.resident:
         gone = np.flatnonzero(windows[node.slots] < 0).astype(np.int32)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from radixlm.parsers.call_format import CDATA, CDATA_END, FieldCall
-from radixlm.parsers.one_call import LONGEST_NAME, Around, Call
+from radixlm.parsers.one_call import LONGEST_NAME, CallContext, CallEvents
 from radixlm.parsers.run import Steps, Words, before_spaces, pieces_of
 from radixlm.parsers.tools import ANY_TYPE, fits, types_of
 from radixlm.parsers.values import as_json, unquoted_json
@@ -25,13 +25,13 @@ _NEVER_IN_NAME = frozenset(">\n\"'=()[]{}<")
 class _FieldReader:
     """A call begins with its first argument: until then it may be none."""
 
-    def __init__(self, around: Around, shape: FieldCall) -> None:
+    def __init__(self, around: CallContext, shape: FieldCall) -> None:
         self._around, self._cursor, self._shape = around, around.cursor, shape
         self._given: frozenset[str] = frozenset()  # the names of the call's arguments so far
         self._last = ""
         self._open = self._end_tag = ""  # the argument that is read, and what closes it
 
-    def read(self, call: Call) -> Steps[bool]:
+    def read(self, call: CallEvents) -> Steps[bool]:
         self._given = frozenset()
         cursor = self._cursor
         whole = yield from self._fields(call)
@@ -42,7 +42,7 @@ class _FieldReader:
         return whole
 
     @abstractmethod
-    def _fields(self, call: Call) -> Steps[bool]:
+    def _fields(self, call: CallEvents) -> Steps[bool]:
         """Read one call: its name, then `_argument` for each, then `_close`."""
 
     def _is_over(self) -> Steps[bool]:
@@ -59,14 +59,14 @@ class _FieldReader:
         """
         return bool(key) and (self._around.offered.mends or key not in self._given)
 
-    def _argument(self, call: Call, key: str, value: str) -> None:
+    def _argument(self, call: CallEvents, key: str, value: str) -> None:
         """Give away one argument. value: JSON, or the begin of it, which `more` goes on with."""
         written = f"{', ' if self._given else '{'}{json.dumps(key, ensure_ascii=False)}: {value}"
         call.more(written, self._cursor.at)
         self._given |= {key}
         self._last = key
 
-    def _close(self, call: Call) -> bool:
+    def _close(self, call: CallEvents) -> bool:
         call.more("}" if self._given else "{}", self._cursor.at)
         return True
 
@@ -77,7 +77,7 @@ class PythonCallReader(_FieldReader):
     Source: https://www.llama.com/docs/model-cards-and-prompt-formats/llama3_2/
     """
 
-    def _fields(self, call: Call) -> Steps[bool]:
+    def _fields(self, call: CallEvents) -> Steps[bool]:
         cursor, shape = self._cursor, self._shape
         yield from cursor.skip_loosely(shape.before)
         name = yield from cursor.take(_IN_WORD.match, LONGEST_NAME)
@@ -91,7 +91,7 @@ class PythonCallReader(_FieldReader):
                 return False
         return self._close(call)
 
-    def _field(self, call: Call) -> Steps[bool]:
+    def _field(self, call: CallEvents) -> Steps[bool]:
         """Read `key=value`, and the comma after it."""
         cursor = self._cursor
         key = yield from cursor.take(_IN_WORD.match, LONGEST_NAME)
@@ -121,7 +121,7 @@ class TagCallReader(_FieldReader):
     ends the value, or what ends the call. Until that is known, nothing of a value is given away.
     """
 
-    def _fields(self, call: Call) -> Steps[bool]:
+    def _fields(self, call: CallEvents) -> Steps[bool]:
         cursor, shape = self._cursor, self._shape
         if not (yield from self._named(call)):
             return False
@@ -139,7 +139,7 @@ class TagCallReader(_FieldReader):
             else:
                 return False
 
-    def _named(self, call: Call) -> Steps[bool]:
+    def _named(self, call: CallEvents) -> Steps[bool]:
         """Read the call's opening, and its tool's name."""
         cursor, shape = self._cursor, self._shape
         if shape.before and not (yield from cursor.skip_loosely(shape.before)):
@@ -149,7 +149,7 @@ class TagCallReader(_FieldReader):
             return False
         return (yield from cursor.peek()) != "" and call.names(name.strip())
 
-    def _field(self, call: Call) -> Steps[bool]:
+    def _field(self, call: CallEvents) -> Steps[bool]:
         """Read an argument, whose opening was read."""
         cursor, shape = self._cursor, self._shape
         key = yield from self._key()
@@ -192,7 +192,7 @@ class TagCallReader(_FieldReader):
         letters = self._cursor.take(lambda letter: letter != stop and letter != "\n", LONGEST_NAME)
         return (yield from letters).strip()
 
-    def _text(self, call: Call, key: str) -> Steps[bool]:
+    def _text(self, call: CallEvents, key: str) -> Steps[bool]:
         """Read a text, and give it away as it comes."""
         cursor = self._cursor
         self._argument(call, key, '"')
@@ -211,7 +211,7 @@ class TagCallReader(_FieldReader):
         call.more('"', cursor.at)
         return True
 
-    def _value(self, call: Call, key: str, types: frozenset[str]) -> Steps[bool]:
+    def _value(self, call: CallEvents, key: str, types: frozenset[str]) -> Steps[bool]:
         """Read a value that may be other than a text."""
         start = self._cursor.at
         end = yield from self._up_to_end(call, lambda _: None)
@@ -224,13 +224,19 @@ class TagCallReader(_FieldReader):
         self._argument(call, key, value)
         return True
 
-    def _json(self, written: str, types: frozenset[str], schema: Any, call: Call) -> str | None:  # noqa: ARG002
+    def _json(
+        self,
+        written: str,
+        types: frozenset[str],
+        schema: Any,  # noqa: ARG002
+        call: CallEvents,  # noqa: ARG002
+    ) -> str | None:
         """A value's JSON; None where it is none. schema: of the value alone."""
         if "string" not in types and any(tag in written for tag in self._tags("")):
             return None  # not even as a text
         return value_of(written, types)
 
-    def _up_to_end(self, call: Call, certain: Callable[[int], None]) -> Steps[int | None]:
+    def _up_to_end(self, call: CallEvents, certain: Callable[[int], None]) -> Steps[int | None]:
         """Where the value ends that begins here; the cursor has passed its closing tag then. None
         where the answer ends before. certain: is given places up to which all is of the value.
         """
@@ -266,7 +272,7 @@ class TagCallReader(_FieldReader):
         # The begin of calls where it closes them, as crooked models write it.
         return (*filter(None, own), *self._around.ends, *self._around.begins)
 
-    def _ends_value(self, call: Call, place: int, tag: str, end_tag: str) -> Steps[bool]:
+    def _ends_value(self, call: CallEvents, place: int, tag: str, end_tag: str) -> Steps[bool]:
         """Whether a tag ends the value, and does not belong to it."""
         cursor, shape, around = self._cursor, self._shape, self._around
         if not around.offered.mends or tag == CDATA_END:
@@ -286,7 +292,7 @@ class TagCallReader(_FieldReader):
         # Or it was cut off there.
         return cursor.ended and any(word.startswith(cursor.text[behind:]) for word in follow)
 
-    def _opens(self, call: Call, at: int) -> Steps[bool]:
+    def _opens(self, call: CallEvents, at: int) -> Steps[bool]:
         """Whether the opening tag of another argument of this tool stands at a place."""
         cursor, start = self._cursor, self._cursor.at
         known = call.schema.get("properties")

@@ -24,7 +24,7 @@ _COMPOUND = frozenset({"array", "object"})
 _ROOT = "#/$defs/root"
 
 
-class Writer(Protocol):
+class GrammarWriter(Protocol):
     """Writes what depends on the vocabulary."""
 
     def literal(self, text: str) -> str:
@@ -34,7 +34,7 @@ class Writer(Protocol):
         """A rule: any text up to a marker, the marker included."""
 
 
-def shared_rules(form: FieldCall, writer: Writer) -> list[str]:
+def shared_rules(form: FieldCall, writer: GrammarWriter) -> list[str]:
     """Rules that those of all tools use: `plain`, any text up to the end of a value, and with own
     quotes `any`, any value.
     """
@@ -59,7 +59,7 @@ class FieldRules(NamedTuple):
     form: FieldCall
     tool: Tool
     arguments: Mapping[str, Any]
-    writer: Writer
+    writer: GrammarWriter
 
     def rules(self, rule: str, *, lead: str) -> list[str]:
         """`rule`: one call, arguments in the schema's order; `rule`_lead, the same with `lead`

@@ -26,6 +26,7 @@ from radixlm.parsers.thoughts import Thoughts
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.thinking_switch import ThinkingSwitch, ThinkingWish
 
+BY_ITS_CALL = "a call that it wrote"  # what shows most formats
 _NAME = "look_up_weather"
 _CALL = Written(_NAME, {"city": "Oberwil im Simmental", "days": 27})
 _PARAMETERS = {
@@ -49,14 +50,14 @@ _KNOWN = tuple(
 )
 
 
-class Found(NamedTuple):
+class FoundFormat(NamedTuple):
     """how: what showed it, in words for people."""
 
     calls: CallFormat
     how: str
 
 
-def calls_in(template: ChatTemplate) -> Found:
+def calls_in(template: ChatTemplate) -> FoundFormat:
     """The format of calls of a template's models. Takes some milliseconds."""
     formats = list(dict.fromkeys(FORMATS.values()))
     itself = not template.fit(described=True, tools=True).calls_in_text
@@ -65,12 +66,12 @@ def calls_in(template: ChatTemplate) -> Found:
         fitting = [(_fit(form, prompt, written), form) for form in formats]
         best = max(fitting, key=lambda entry: entry[0] or (-len(written), 0))
         if best[0] is not None:
-            return Found(best[1], "a call that it wrote")
+            return FoundFormat(best[1], BY_ITS_CALL)
     for form in formats:
         if any(sign in with_tools for sign in form.signs):
             described = not template.fit(described=True, tools=True).tools_in_text
-            return Found(replace(form, described=described), "what it says of tools")
-    return Found(JSON, "our own description")
+            return FoundFormat(replace(form, described=described), "what it says of tools")
+    return FoundFormat(JSON, "our own description")
 
 
 def _written_calls(template: ChatTemplate, asked: str) -> Iterator[tuple[str, str]]:

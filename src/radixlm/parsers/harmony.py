@@ -15,8 +15,8 @@ from collections.abc import Callable
 from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.call_format import CallFormat, NamedCall
 from radixlm.parsers.json_calls import NamedCallReader
-from radixlm.parsers.one_call import Around, Call, Offered
-from radixlm.parsers.run import Run, Steps, Words
+from radixlm.parsers.one_call import CallContext, CallEvents, Offered
+from radixlm.parsers.run import ForwardParser, Steps, Words
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 FINAL = CHANNEL + "final"
@@ -30,7 +30,7 @@ _TO = re.compile(r"\bto=(functions\.)?([\w.-]+)", re.ASCII)
 _LONGEST_HEADER = 200
 
 
-class HarmonyReader(Run):
+class HarmonyReader(ForwardParser):
     """Reads an answer to a prompt that ends with `<|start|>assistant`.
 
     Text outside of messages, and what calls no known tool, is the answer's text.
@@ -44,7 +44,7 @@ class HarmonyReader(Run):
         self._calls = 0
         # The next message may begin at once.
         self._ends = Words((*_ENDS, START) if offered.mends else _ENDS)
-        around = Around(self._cursor, offered, _ENDS, ())
+        around = CallContext(self._cursor, offered, _ENDS, ())
         self._reader = NamedCallReader(around, NamedCall(after=""))
 
     def _read(self) -> Steps[None]:
@@ -71,7 +71,7 @@ class HarmonyReader(Run):
     def _call(self, name: str) -> Steps[None]:
         """Read a call's arguments."""
         cursor = self._cursor
-        call = Call(self._offered, self._tell, self._calls, self._new_id, known_only=False)
+        call = CallEvents(self._offered, self._tell, self._calls, self._new_id, known_only=False)
         call.name = name
         whole = yield from self._reader.read_arguments(call)
         if call.sent is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from radixlm.parsers.call_format import JsonCall, NamedCall
 from radixlm.parsers.json_text import JsonText
-from radixlm.parsers.one_call import LONGEST_NAME, Around, Call
+from radixlm.parsers.one_call import LONGEST_NAME, CallContext, CallEvents
 from radixlm.parsers.run import Steps, pieces_of
 from radixlm.parsers.values import as_json, is_object
 
@@ -44,14 +44,14 @@ class _Reading:
 class _ArgumentsReader:
     """Sends a JSON object, as far as it has come, whenever the text that follows is waited for."""
 
-    def __init__(self, around: Around) -> None:
+    def __init__(self, around: CallContext) -> None:
         self._around, self._cursor = around, around.cursor
         self._tried = 0  # of the answer's characters, up to where none is read as Python again
         self._json = JsonText(
             around.cursor, mends=around.offered.mends, ends=(*around.ends, *around.begins)
         )
 
-    def _sending(self, call: Call, at: _Reading, read: Steps[bool]) -> Steps[bool]:
+    def _sending(self, call: CallEvents, at: _Reading, read: Steps[bool]) -> Steps[bool]:
         """Run `read`, which reads one call, and send what it finds."""
 
         def send() -> None:
@@ -113,16 +113,16 @@ class _ArgumentsReader:
 class JsonCallReader(_ArgumentsReader):
     """Reads `{"name": NAME, "arguments": {…}}`, its fields in any order, others passed over."""
 
-    def __init__(self, around: Around, shape: JsonCall) -> None:
+    def __init__(self, around: CallContext, shape: JsonCall) -> None:
         super().__init__(around)
         self._keyed = not shape.name
 
-    def read(self, call: Call) -> Steps[bool]:
+    def read(self, call: CallEvents) -> Steps[bool]:
         at, start = _Reading(), self._cursor.at
         whole = yield from self._sending(call, at, self._read(call, at))
         return whole or (call.sent is None and (yield from self._in_python(call, start)))
 
-    def _read(self, call: Call, at: _Reading) -> Steps[bool]:
+    def _read(self, call: CallEvents, at: _Reading) -> Steps[bool]:
         """Read the call; False when its JSON is broken, or it is no call of such a tool."""
         yield from self._json.spaces()
         if not (yield from self._json.one_of("{")):
@@ -145,7 +145,7 @@ class JsonCallReader(_ArgumentsReader):
             if not (yield from self._json.one_of(",")):
                 return False
 
-    def _field(self, key: str, call: Call, at: _Reading) -> Steps[bool]:
+    def _field(self, key: str, call: CallEvents, at: _Reading) -> Steps[bool]:
         """Read the value of one of the call's fields."""
         cursor = self._cursor
         start, first = cursor.at, (yield from cursor.peek())
@@ -171,7 +171,7 @@ class JsonCallReader(_ArgumentsReader):
         cursor.at -= not fits
         return fits
 
-    def _in_python(self, call: Call, start: int) -> Steps[bool]:
+    def _in_python(self, call: CallEvents, start: int) -> Steps[bool]:
         """Read a call that is written as in Python."""
         call.name, value = None, (yield from self._python_object(start))
         names = [value[key] for key in _NAMES if key in value]
@@ -188,12 +188,12 @@ class JsonCallReader(_ArgumentsReader):
 class NamedCallReader(_ArgumentsReader):
     """Reads a name, and the JSON object behind it."""
 
-    def __init__(self, around: Around, shape: NamedCall) -> None:
+    def __init__(self, around: CallContext, shape: NamedCall) -> None:
         super().__init__(around)
         self._shape = shape
         self._before, _, self._behind = shape.spelled.partition("{name}")
 
-    def read(self, call: Call) -> Steps[bool]:
+    def read(self, call: CallEvents) -> Steps[bool]:
         shape, cursor = self._shape, self._cursor
         pieces = pieces_of(shape.before)
         for first in range(len(pieces)):  # the first of them may be left out
@@ -213,7 +213,7 @@ class NamedCallReader(_ArgumentsReader):
                 yield from cursor.skip_loosely(word)
         return True
 
-    def read_arguments(self, call: Call) -> Steps[bool]:
+    def read_arguments(self, call: CallEvents) -> Steps[bool]:
         """Read only the object, of a call whose name is known."""
         yield from self._json.spaces()
         while self._around.offered.mends and (fence := (yield from self._cursor.comes(_FENCES))):

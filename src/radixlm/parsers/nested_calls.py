@@ -14,7 +14,7 @@ from typing import Any
 
 from radixlm.parsers.call_format import FieldCall
 from radixlm.parsers.field_calls import TagCallReader, value_of
-from radixlm.parsers.one_call import Around, Call
+from radixlm.parsers.one_call import CallContext, CallEvents
 from radixlm.parsers.run import Steps, Words
 from radixlm.parsers.tools import choices, types_of
 
@@ -27,13 +27,13 @@ _EMPTY: Mapping[frozenset[str], Any] = {frozenset({"array"}): [], frozenset({"ob
 class NestedCallReader(TagCallReader):
     """A text ends at the next NS, whether that closes it or not; an object with its own tag."""
 
-    def __init__(self, around: Around, shape: FieldCall) -> None:
+    def __init__(self, around: CallContext, shape: FieldCall) -> None:
         super().__init__(around, shape)
         self._space = shape.key_before.removesuffix("<")
         self._spaces = Words((self._space,))
         self._tags_within = NestedTags(shape)
 
-    def _up_to_end(self, call: Call, certain: Callable[[int], None]) -> Steps[int | None]:  # noqa: ARG002
+    def _up_to_end(self, call: CallEvents, certain: Callable[[int], None]) -> Steps[int | None]:  # noqa: ARG002
         cursor, start, end_tag = self._cursor, self._cursor.at, self._end_tag
         first = yield from cursor.after_spaces(start)
         if (yield from cursor.comes((self._space,), first)) and not (
@@ -65,7 +65,13 @@ class NestedCallReader(TagCallReader):
                 cursor.at = behind  # what is left of a closing tag
         return end
 
-    def _json(self, written: str, types: frozenset[str], schema: Any, call: Call) -> str | None:  # noqa: ARG002
+    def _json(
+        self,
+        written: str,
+        types: frozenset[str],  # noqa: ARG002
+        schema: Any,
+        call: CallEvents,
+    ) -> str | None:
         value = self._tags_within.read(written, schema, call.schema)
         try:
             made = json.dumps(value, ensure_ascii=False)

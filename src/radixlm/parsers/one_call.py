@@ -26,7 +26,7 @@ class Offered:
     mends: bool = True
 
 
-class Call:
+class CallEvents:
     """A call's events. That it begins is said with the first of its arguments.
 
     known_only: it is a call only of a tool that is offered.
@@ -81,12 +81,12 @@ class Call:
 class CallReader(Protocol):
     """Reads calls that are written in one way."""
 
-    def read(self, call: Call) -> Steps[bool]:
+    def read(self, call: CallEvents) -> Steps[bool]:
         """Read a call from the cursor on; False when it is none, or not whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class CallContext:
     """What stands around the calls of a format, where it has anything.
 
     ends: what may end a call that lacks its own end; begins: what begins the next one.

@@ -10,7 +10,7 @@ from radixlm.parsers.call_format import CallFormat, FieldCall, JsonCall, NamedCa
 from radixlm.parsers.field_calls import PythonCallReader, TagCallReader
 from radixlm.parsers.json_calls import JsonCallReader, NamedCallReader
 from radixlm.parsers.nested_calls import NestedCallReader
-from radixlm.parsers.one_call import Around, CallReader, Offered
+from radixlm.parsers.one_call import CallContext, CallReader, Offered
 from radixlm.parsers.run import LOOK_AHEAD, Cursor, Words
 
 _LINE = re.compile(r"\n\s*(?=(\[?))")
@@ -63,7 +63,7 @@ class Opening(NamedTuple):
     listed: bool = False
 
 
-class Given:
+class ReleasedText:
     """What was given away of an answer's text, as far as it says what follows.
 
     line: the begin of the present line; None at the answer's begin, or behind a call. last: the
@@ -127,7 +127,7 @@ class Openings:
         return [each for each in self.ways if each.form.begin == way.form.begin]
 
     def look(
-        self, dropped: Sequence[str], *, calls: bool, thinking: bool, given: Given
+        self, dropped: Sequence[str], *, calls: bool, thinking: bool, given: ReleasedText
     ) -> tuple[Opening | None, int]:
         """The first opening in the text that was not given away, and up to where all is text.
 
@@ -247,7 +247,7 @@ def _reader(cursor: Cursor, form: CallFormat, offered: Offered) -> CallReader:
     closes = () if isinstance(call, JsonCall) else tuple(call.closes.split())
     ends = (form.end.strip(), *(closes if isinstance(call, NamedCall) else ()))
     begins = (form.begin.strip(), "" if isinstance(call, JsonCall) else call.before.strip())
-    around = Around(
+    around = CallContext(
         cursor,
         offered,
         tuple(end for end in ends if len(end) >= _SHORTEST_END),

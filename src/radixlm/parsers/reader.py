@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 from radixlm.parsers import ReasoningDelta, TextDelta
 from radixlm.parsers.call_format import CallFormat, JsonCall
-from radixlm.parsers.one_call import Call, Offered
-from radixlm.parsers.openings import Given, Opening, Openings, Way
-from radixlm.parsers.run import Run, Steps, before_spaces
+from radixlm.parsers.one_call import CallEvents, Offered
+from radixlm.parsers.openings import Opening, Openings, ReleasedText, Way
+from radixlm.parsers.run import ForwardParser, Steps, before_spaces
 from radixlm.parsers.thoughts import Thoughts
 
 _FENCES = ("```json", "```python", "```")
 
 
-class AnswerReader(Run):
+class AnswerReader(ForwardParser):
     """Reads an answer; what looks like a call and is none is text, and a call that has begun stays
     one.
 
@@ -46,7 +46,7 @@ class AnswerReader(Run):
         self._openings = Openings(self._cursor, form, offered)
         self._calls = 0
         self._after_call = False
-        self._given = Given()
+        self._given = ReleasedText()
         self._dropped: tuple[str, ...] = ()
         self._listed = False  # the calls that are read stand in a list
 
@@ -77,7 +77,7 @@ class AnswerReader(Run):
                 if self._calls:  # the end of the thoughts was forgotten
                     self._dropped += (thoughts.end,)
                     break
-            self._make, self._given = TextDelta, Given()
+            self._make, self._given = TextDelta, ReleasedText()
         ended = yield from cursor.skip_loosely(thoughts.end)
         begin, end = thoughts.answer_begin, thoughts.answer_end
         answers = bool(begin) and (yield from cursor.skip_loosely(begin))
@@ -163,7 +163,7 @@ class AnswerReader(Run):
     def _call(self, way: Way, sure: bool) -> Steps[bool]:
         """Read one call from here on; False when it is none, or one that is broken off."""
         cursor = self._cursor
-        call = Call(
+        call = CallEvents(
             *(self._offered, self._tell, self._calls, self._new_id),
             known_only=not sure,
         )
@@ -174,7 +174,7 @@ class AnswerReader(Run):
             cursor.at = call.sent
         call.end(whole)
         self._calls += 1
-        self._after_call, self._given = whole, Given()
+        self._after_call, self._given = whole, ReleasedText()
         cursor.mark = cursor.at
         return whole
 

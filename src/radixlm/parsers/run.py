@@ -135,7 +135,7 @@ class Cursor:
             yield from self.wait()
 
 
-class Run(ABC):
+class ForwardParser(ABC):
     """An AnswerParser whose `_read` reads forward as if all text were there."""
 
     def __init__(self) -> None:

@@ -230,6 +230,9 @@ class Fleet:
                 self._answered = self._time()
                 if own:  # a router that was started again knows nobody for a moment
                     self._replicas, self._looked = own, self._answered
+                    # Any of them may get a request.
+                    smallest = min(each.largest_request for each in own)
+                    self.limits = replace(self.limits, capacity=smallest)
                     self._totals.take({each.replica: each.stats for each in own if each.stats})
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS if self._replicas else _SECONDS_AT_START)
 

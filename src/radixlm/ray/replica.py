@@ -24,7 +24,7 @@ from radixlm.ray.autoscaling import RUNNING, WAITING
 from radixlm.ray.desk import Desk
 from radixlm.ray.replica_calls import ReplicaDiedError
 from radixlm.ray.reporter import Reporter
-from radixlm.routing import Choice
+from radixlm.routing import ReplicaChoice
 from radixlm.server.http.tracing import Tracing
 
 _SECONDS_TO_WATCH = 20.0
@@ -73,7 +73,7 @@ class Replica:
         return Described(engine.config, engine.info, engine.limits, adapters, self._version)
 
     async def generate(
-        self, request: GenerateRequest, tokenizer: str, choice: Choice | None = None
+        self, request: GenerateRequest, tokenizer: str, choice: ReplicaChoice | None = None
     ) -> AsyncGenerator[RequestOutput | RadixLMError, None]:
         """choice: why the request is here; None while the router was away."""
         if tokenizer != self._engine.tokenizer.digest:

@@ -31,6 +31,7 @@ class Reporter:
         self._book = ReportBook(
             name,
             engine.info.kv_tokens,
+            engine.limits.capacity,
             engine.tokenizer.digest,
             frozenset(adapter.adapter_id for adapter in engine.adapters.named.values()),
         )

@@ -21,7 +21,7 @@ from radixlm.server.http.routes import Route, noted
 from radixlm.server.pages import tree_nodes
 from radixlm.server.pages.tree_routes import seen_by
 from radixlm.server.pipeline.metrics import PREFIX
-from radixlm.server.pipeline.protocol import CacheFields
+from radixlm.server.pipeline.protocol import CacheParams
 from radixlm.server.pipeline.service import service_of, tenant_of
 
 
@@ -99,7 +99,7 @@ class PrefixParams(Body):
     limit: Annotated[int, Field(ge=1, le=200), DIGITS] = 20
 
 
-class RouteBody(CacheFields):
+class RouteBody(CacheParams):
     """A prompt to be routed: text, or token ids."""
 
     prompt: Annotated[str | list[int], Field(min_length=1)]

@@ -28,7 +28,7 @@ class Position(NamedTuple):
         return self._replace(number=self.number + 1)
 
 
-class News(NamedTuple):
+class FeedUpdate(NamedTuple):
     """at: where these changes follow; where a whole tree, which replaces all before, leads."""
 
     at: Position
@@ -43,23 +43,23 @@ class TreeFeed:
         self.at = Position(process, feed, 0)
         self._ledger = TreeLedger()
 
-    def take(self, shown: TreeSnapshot | TreeChange) -> News | None:
+    def take(self, shown: TreeSnapshot | TreeChange) -> FeedUpdate | None:
         """A snapshot replaces all that was reported before. None: nothing that a router wants."""
         if isinstance(shown, TreeSnapshot):
             self.at = self.at.next
-            return News(self.at, whole=True, changes=self._ledger.replace(shown.nodes))
+            return FeedUpdate(self.at, whole=True, changes=self._ledger.replace(shown.nodes))
         return self._tell(self._ledger.update(shown.removed, shown.nodes))
 
-    def settle(self, prompts: Iterable[tuple[Namespace, Key]]) -> News | None:
+    def settle(self, prompts: Iterable[tuple[Namespace, Key]]) -> FeedUpdate | None:
         """Prompts that were computed are held, a router believes; of which that is not so: they
         were dropped before they were shown, or never stayed.
         """
         held = [(namespace, key, self._ledger.held(namespace, key)) for namespace, key in prompts]
         return self._tell([Dropped(*each) for each in held if each[2] < each[1].size])
 
-    def _tell(self, changes: list[Change]) -> News | None:
+    def _tell(self, changes: list[Change]) -> FeedUpdate | None:
         if not changes:
             return None
-        news = News(self.at, whole=False, changes=changes)
+        news = FeedUpdate(self.at, whole=False, changes=changes)
         self.at = self.at.next
         return news

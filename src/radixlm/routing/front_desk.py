@@ -12,7 +12,7 @@ from radixlm.core.reports import TreeQuery
 from radixlm.core.request import Namespace
 from radixlm.routing.prefix_map import PrefixMap
 from radixlm.routing.report_book import Report
-from radixlm.routing.router import Choice, Offer, Router, Why
+from radixlm.routing.router import Offer, ReplicaChoice, Router, Why
 
 # A replica that has reported nothing for this long is not chosen; after the longer time it is gone.
 SILENT_SECONDS = 5.0
@@ -23,7 +23,8 @@ LOST_SECONDS = 10.0
 
 class Reported(NamedTuple):
     """A replica as it is known here. silent: seconds since its last report. requests, queue: what
-    was sent to it and has not ended. chosen: how often, by why. tokenizer: see `Report`.
+    was sent to it and has not ended. chosen: how often, by why. tokenizer, largest_request: see
+    `Report`.
     """
 
     replica: str
@@ -33,6 +34,7 @@ class Reported(NamedTuple):
     chosen: dict[Why, int]
     stats: Any
     tokenizer: str
+    largest_request: int
 
     @property
     def healthy(self) -> bool:
@@ -47,7 +49,7 @@ class FrontDesk:
         self.router = Router()
         self._clock = clock or WallClock()
         self._heard: dict[str, float] = {}
-        self._models: dict[str, tuple[str, Collection[str]]] = {}
+        self._models: dict[str, tuple[str, int, Collection[str]]] = {}
         self._stats: dict[str, Any] = {}
         self._sent: dict[str, float] = {}
         self._chosen: dict[str, Counter[Why]] = {}
@@ -60,7 +62,7 @@ class FrontDesk:
         max_tokens: int | None,
         among: Collection[str],
         tokenizer: str = "",
-    ) -> Choice:
+    ) -> ReplicaChoice:
         """As Router.choose, of those that are heard of and have this tokenizer, and the namespace's
         adapter: while a model is replaced by another there are replicas of both.
         """
@@ -81,7 +83,7 @@ class FrontDesk:
             self.router.join(name, report.capacity)
             self._chosen[name] = Counter()
         self._heard[name] = self._clock.now()
-        self._models[name] = report.tokenizer, report.adapters
+        self._models[name] = report.tokenizer, report.largest_request, report.adapters
         if report.stats is not None:
             self._stats[name] = report.stats
         sent = self.router.sent_to(name)  # others may have gone on to another replica
@@ -126,13 +128,13 @@ class FrontDesk:
                 *loads[name],
                 dict(self._chosen[name]),
                 self._stats.get(name),
-                self._models[name][0],
+                *self._models[name][:2],
             )
             for name, heard in self._heard.items()
         ]
 
     def _serves(self, name: str, tokenizer: str, adapter_id: str) -> bool:
-        own, adapters = self._models.get(name, (None, ()))
+        own, _, adapters = self._models.get(name, (None, 0, ()))
         return own == tokenizer and (not adapter_id or adapter_id in adapters)
 
     def _speaking(self, known: Collection[str]) -> Collection[str]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.routing.replica_tree import Found
+from radixlm.routing.replica_tree import ReplicaMatches
 
 # New tokens push out others, which somebody may have to compute again; so a prompt does not leave
 # its prefix for a queue that is a little shorter. Less than this loses hits on Mooncake's trace,
@@ -21,7 +21,7 @@ _LN2 = math.log(2.0)
 Numbers = npt.NDArray[np.float64]
 
 
-class Loads:
+class ReplicaLoads:
     """Of replicas, by their numbers, as arrays: a choice looks at all of them.
 
     queues: tokens to compute for requests that have not begun to answer, and what those that have
@@ -35,7 +35,7 @@ class Loads:
         self._capacities: dict[int, int] = {}
         self._computed, self._ages = 0, 0.0
 
-    def costs(self, size: int, found: Found) -> Numbers:
+    def costs(self, size: int, found: ReplicaMatches) -> Numbers:
         """(replicas,) what a prompt of `size` tokens costs each, of which that was found.
 
             missing + queue - what is computed there for others anyway + price x own tokens

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlm.core.reports import TreeQuery
-from radixlm.routing.replica_tree import Branch, ReplicaTree
+from radixlm.routing.replica_tree import ReplicaNode, ReplicaTree
 
 # The router decides nothing meanwhile: some milliseconds.
 MOST_LOOKED_AT = 1_000
@@ -117,7 +117,7 @@ def _heaviest(
 
 def _nearest(
     tree: ReplicaTree, query: TreeQuery, names: Mapping[int, str]
-) -> Iterator[tuple[Hashable, Branch]]:
+) -> Iterator[tuple[Hashable, ReplicaNode]]:
     """Nodes that may be seen and that these replicas want, those next to the roots first; of the
     namespaces first those with the most below them.
     """

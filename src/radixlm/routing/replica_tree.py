@@ -10,7 +10,7 @@ from radixlm.core.keys import Key, first_difference
 _TOKEN_BYTES = 4
 
 
-class Branch:
+class ReplicaNode:
     """The tokens on the edge into it, and who has all of them.
 
     holders: bit r is set where replica r holds them. coming: by replica, how many of the requests
@@ -19,12 +19,12 @@ class Branch:
 
     __slots__ = ("children", "coming", "edge", "end", "holders", "parent")
 
-    def __init__(self, edge: bytes, parent: Branch | None) -> None:
+    def __init__(self, edge: bytes, parent: ReplicaNode | None) -> None:
         self.edge = edge
         self.parent = parent
         size = len(edge) // _TOKEN_BYTES
         self.end: int = size if parent is None else parent.end + size
-        self.children: dict[int, Branch] = {}
+        self.children: dict[int, ReplicaNode] = {}
         self.holders = 0
         self.coming: dict[int, int] = {}
 
@@ -37,7 +37,7 @@ class Branch:
         return bool(self.holders or self.coming or self.children)
 
 
-class Found(NamedTuple):
+class ReplicaMatches(NamedTuple):
     """How many of a prompt's tokens replicas have, by their numbers.
 
     levels: how many tokens some hold and no more, and who, one bit each; most tokens first. coming:
@@ -49,7 +49,7 @@ class Found(NamedTuple):
     levels: list[tuple[int, int]]
     coming: dict[int, int]
     awaited: list[tuple[int, int, int]]
-    branch: Branch | None
+    branch: ReplicaNode | None
     length: int
 
     def held(self, replica: int) -> int:
@@ -102,12 +102,12 @@ class ReplicaTree:
     """
 
     def __init__(self) -> None:
-        self.roots: dict[Hashable, Branch] = {}
+        self.roots: dict[Hashable, ReplicaNode] = {}
         self.nodes = 0
 
-    def find(self, namespace: Hashable, key: Key) -> Found:
+    def find(self, namespace: Hashable, key: Key) -> ReplicaMatches:
         """O(matched bytes, nodes on the path and replicas they come to). Changes nothing."""
-        found = Found([], {}, [], *self._find_end(namespace, key))
+        found = ReplicaMatches([], {}, [], *self._find_end(namespace, key))
         at, end, seen = found.branch, found.length, 0
         while at is not None:
             above = at.parent
@@ -133,7 +133,9 @@ class ReplicaTree:
             branch.holders |= bit
         self._tidy(end, namespace)
 
-    def send(self, replica: int, namespace: Hashable, key: Key, found: Found | None = None) -> None:
+    def send(
+        self, replica: int, namespace: Hashable, key: Key, found: ReplicaMatches | None = None
+    ) -> None:
         """A replica was sent a request that will compute these tokens, until `arrive`. found: of
         this key, if nothing has changed since.
         """
@@ -187,34 +189,34 @@ class ReplicaTree:
             for branch in branches:
                 self._tidy(branch, namespace)
 
-    def _find_end(self, namespace: Hashable, key: Key) -> tuple[Branch | None, int]:
+    def _find_end(self, namespace: Hashable, key: Key) -> tuple[ReplicaNode | None, int]:
         root = self.roots.get(namespace)
         return (None, 0) if root is None else _descend(root, key.data)
 
-    def _reach(self, namespace: Hashable, key: Key) -> Branch:
+    def _reach(self, namespace: Hashable, key: Key) -> ReplicaNode:
         """The node that ends where `key` does, made where there is none."""
         root = self.roots.get(namespace)
         if root is None:
-            root = self.roots[namespace] = Branch(b"", None)
+            root = self.roots[namespace] = ReplicaNode(b"", None)
         return self._grow(*_descend(root, key.data), key)
 
-    def _grow(self, branch: Branch, length: int, key: Key) -> Branch:
+    def _grow(self, branch: ReplicaNode, length: int, key: Key) -> ReplicaNode:
         """The same, from the last node that `key` runs into, which agrees in `length` tokens."""
         if length < branch.end:
             branch = self._split(branch, length)
         if length == key.size:
             return branch
-        leaf = Branch(key[length:].tobytes(), branch)
+        leaf = ReplicaNode(key[length:].tobytes(), branch)
         branch.children[int(key[length])] = leaf
         self.nodes += 1
         return leaf
 
-    def _split(self, lower: Branch, at: int) -> Branch:
+    def _split(self, lower: ReplicaNode, at: int) -> ReplicaNode:
         """Cut the edge before the token at depth `at`; the new node above."""
         parent = lower.parent
         assert parent is not None  # noqa: S101 - a root has no tokens
         cut = (at - parent.end) * _TOKEN_BYTES
-        upper = Branch(lower.edge[:cut], parent)
+        upper = ReplicaNode(lower.edge[:cut], parent)
         upper.holders, upper.coming = lower.holders, dict(lower.coming)
         parent.children[_first(upper.edge)] = upper
         lower.edge, lower.parent = lower.edge[cut:], upper
@@ -222,7 +224,7 @@ class ReplicaTree:
         self.nodes += 1
         return upper
 
-    def _clear(self, top: Branch, namespace: Hashable, bit: int) -> None:
+    def _clear(self, top: ReplicaNode, namespace: Hashable, bit: int) -> None:
         """Take a holder from a node and all below it."""
         stack, seen = [top], []
         while stack:
@@ -234,11 +236,11 @@ class ReplicaTree:
         for branch in seen:
             self._tidy(branch, namespace)
 
-    def _tidy(self, branch: Branch, namespace: Hashable) -> None:
+    def _tidy(self, branch: ReplicaNode, namespace: Hashable) -> None:
         """From a node up, take out what nobody wants, the root as well, and join what need not be
         apart; the node itself may be joined with what is below it.
         """
-        at: Branch | None = _only_child(branch) or branch
+        at: ReplicaNode | None = _only_child(branch) or branch
         while at is not None and (above := at.parent) is not None:
             if not at.wanted:
                 del above.children[_first(at.edge)]
@@ -256,11 +258,11 @@ class ReplicaTree:
             del self.roots[namespace]
 
 
-def _only_child(branch: Branch) -> Branch | None:
+def _only_child(branch: ReplicaNode) -> ReplicaNode | None:
     return next(iter(branch.children.values())) if len(branch.children) == 1 else None
 
 
-def _alike(one: Branch, other: Branch) -> bool:
+def _alike(one: ReplicaNode, other: ReplicaNode) -> bool:
     return one.holders == other.holders and one.coming == other.coming
 
 
@@ -268,7 +270,7 @@ def _first(edge: bytes) -> int:
     return memoryview(edge).cast("i")[0]
 
 
-def _path(branch: Branch) -> Iterator[Branch]:
+def _path(branch: ReplicaNode) -> Iterator[ReplicaNode]:
     """The node and all above it, without the root."""
     at = branch
     while at.parent is not None:
@@ -276,7 +278,7 @@ def _path(branch: Branch) -> Iterator[Branch]:
         at = at.parent
 
 
-def below(top: Branch) -> Iterator[Branch]:
+def below(top: ReplicaNode) -> Iterator[ReplicaNode]:
     stack = [top]
     while stack:
         branch = stack.pop()
@@ -284,7 +286,7 @@ def below(top: Branch) -> Iterator[Branch]:
         stack.extend(branch.children.values())
 
 
-def _descend(node: Branch, tokens: memoryview) -> tuple[Branch, int]:
+def _descend(node: ReplicaNode, tokens: memoryview) -> tuple[ReplicaNode, int]:
     """The last node that `tokens` run into, and how many agree."""
     at, stop = 0, len(tokens)
     while at < stop:

@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 from radixlm.core.keys import Key
 from radixlm.core.reports import TreeChange, TreeSnapshot
 from radixlm.core.request import GenerateRequest, Namespace
-from radixlm.routing.feed import News, Position, TreeFeed
+from radixlm.routing.feed import FeedUpdate, Position, TreeFeed
 
 # While the router is away; of more it learns with the next whole tree.
 MOST_TO_SETTLE = 10_000
 
 
 class Report(NamedTuple):
-    """What has happened in a replica since its last report. capacity: tokens of its pool. news: of
-    its cache. began, ended: requests, these with their answers' tokens. tokenizer: a digest of
-    what gives its tokens their meaning. adapters: the ids of those that it has.
+    """What has happened in a replica since its last report. capacity: tokens of its pool.
+    largest_request: those that one request can have. news: of its cache. began, ended: requests,
+    these with their answers' tokens. tokenizer: a digest of what gives its tokens their meaning.
+    adapters: the ids of those that it has.
 
     Now and then also: at, how far its news are with these; under_way, all requests; stats, what
     others want to know of it, as it is.
@@ -27,7 +28,8 @@ class Report(NamedTuple):
 
     replica: str
     capacity: int
-    news: Sequence[News] = ()
+    largest_request: int
+    news: Sequence[FeedUpdate] = ()
     began: Sequence[str] = ()
     ended: Sequence[tuple[str, int | None]] = ()
     at: Position | None = None
@@ -46,12 +48,18 @@ class ReportBook:
     """
 
     def __init__(
-        self, replica: str, capacity: int, tokenizer: str = "", adapters: Collection[str] = ()
+        self,
+        replica: str,
+        capacity: int,
+        largest_request: int,
+        tokenizer: str = "",
+        adapters: Collection[str] = (),
     ) -> None:
-        self._blank = Report(replica, capacity, tokenizer=tokenizer, adapters=adapters)
+        sizes = capacity, largest_request
+        self._blank = Report(replica, *sizes, tokenizer=tokenizer, adapters=adapters)
         self._feed = TreeFeed(secrets.token_hex(8))
         self.whole_reported = False
-        self._news: list[News] = []
+        self._news: list[FeedUpdate] = []
         self._began: list[str] = []
         self._ended: list[tuple[str, int | None]] = []
         self._under_way: set[str] = set()

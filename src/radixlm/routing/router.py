@@ -13,11 +13,11 @@ from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import Key
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import Namespace
-from radixlm.routing.feed import News, Position
-from radixlm.routing.loads import Loads, Numbers
+from radixlm.routing.feed import FeedUpdate, Position
+from radixlm.routing.loads import Numbers, ReplicaLoads
 from radixlm.routing.prefix_map import PrefixMap, prefix_map
-from radixlm.routing.replica_tree import Found, ReplicaTree
-from radixlm.routing.tree_ledger import Change, Held
+from radixlm.routing.replica_tree import ReplicaMatches, ReplicaTree
+from radixlm.routing.tree_ledger import Change, ResidentPrefix
 
 # A further row in a step costs about as much as this many tokens of a prompt: SmolLM's 135M shape
 # on two cores, 0.5 ms beside 0.16 ms.
@@ -37,7 +37,7 @@ class Why(StrEnum):
     LEAST_LOADED = "least_loaded"  # nobody holds more of it than the others
 
 
-class Choice(NamedTuple):
+class ReplicaChoice(NamedTuple):
     """Where a request goes. Sizes in tokens of a prompt; one of an answer counts as several.
 
     cached: what is expected to be there, `coming` of it still computed for others. missing: what is
@@ -122,7 +122,8 @@ class Router:
     """One for all ways in: what each replica holds, what was sent to it, and who is next.
 
     A request costs a replica the tokens that it has to compute, after those that are queued there,
-    and the price of what new tokens push out (`Loads`). What it needs and another one is computing
+    and the price of what new tokens push out (`ReplicaLoads`). What it needs and another one is
+    computing
     there comes for nothing, and is no queue to it: it would take as long elsewhere. So a prompt
     follows its prefix until that costs more than computing it again; then a second replica holds
     it, too.
@@ -134,7 +135,7 @@ class Router:
         self.tree = ReplicaTree()
         self._replicas: dict[str, _Replica] = {}
         self._by_number: dict[int, _Replica] = {}
-        self._loads = Loads()
+        self._loads = ReplicaLoads()
         self._candidates: _Candidates | None = None
         self._sent: dict[str, _Sent] = {}
         self._answer_tokens = _FIRST_ANSWER_TOKENS
@@ -174,7 +175,7 @@ class Router:
         *,
         max_tokens: int | None = None,
         among: Collection[str] | None = None,
-    ) -> Choice:
+    ) -> ReplicaChoice:
         """Where a request goes; it counts as sent. among: those that may be chosen. Raises
         QueueFullError where there is none.
         """
@@ -194,7 +195,7 @@ class Router:
             most = found.cached(best)
         coming = there - found.held(chosen)
         replica = self._by_number[chosen]
-        choice = Choice(
+        choice = ReplicaChoice(
             replica.name,
             _why(candidates.known, there, most, coming),
             prompt=key.size,
@@ -236,7 +237,7 @@ class Router:
         names = {self._replicas[name].number: name for name in asked}
         return prefix_map(self.tree, query, names)
 
-    def _fullest(self, found: Found, candidates: _Candidates) -> int:
+    def _fullest(self, found: ReplicaMatches, candidates: _Candidates) -> int:
         """That with most of the prompt, or of equals that with the least queue."""
         queues, absent = self._loads.queues, candidates.absent
         return min(
@@ -279,7 +280,7 @@ class Router:
         if answer_tokens is not None:
             self._answer_tokens += _NEWEST_ANSWER * (answer_tokens - self._answer_tokens)
 
-    def take(self, name: str, news: News) -> bool:
+    def take(self, name: str, news: FeedUpdate) -> bool:
         """What a replica reports of its cache. False: something was missed, all is needed anew."""
         replica = self._replicas.get(name)
         if replica is None:
@@ -327,7 +328,7 @@ class Router:
 
     def _apply(self, replica: _Replica, changes: Sequence[Change]) -> None:
         for change in changes:
-            if isinstance(change, Held):
+            if isinstance(change, ResidentPrefix):
                 self.tree.hold(replica.number, change.namespace, change.key)
             else:
                 self.tree.drop(replica.number, change.namespace, change.key, change.kept)

@@ -15,7 +15,7 @@ from radixlm.core.request import Namespace
 _TOKEN_BYTES = 4
 
 
-class Held(NamedTuple):
+class ResidentPrefix(NamedTuple):
     """All tokens of `key` are resident."""
 
     namespace: Namespace
@@ -30,11 +30,11 @@ class Dropped(NamedTuple):
     kept: int
 
 
-Change = Held | Dropped
+Change = ResidentPrefix | Dropped
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class _LedgerNode:
     """resident: the bytes of its edge that are there."""
 
     parent_id: int | None
@@ -51,7 +51,7 @@ class TreeLedger:
     """What is known of a replica's tree, by its nodes' ids; splits and merges change nothing."""
 
     def __init__(self) -> None:
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, _LedgerNode] = {}
         self._children: dict[int, dict[bytes, int]] = {}
         self._roots: dict[Namespace, int] = {}
 
@@ -79,7 +79,7 @@ class TreeLedger:
             if node.resident and not self._goes_on(view.id):
                 path = self._path(view.id)
                 if (node.namespace, path) not in known:
-                    changes.append(Held(node.namespace, _key(path)))
+                    changes.append(ResidentPrefix(node.namespace, _key(path)))
         return changes
 
     def held(self, namespace: Namespace, key: Key) -> int:
@@ -89,7 +89,7 @@ class TreeLedger:
     def _put(self, view: NodeView) -> None:
         namespace = view.namespace if isinstance(view.namespace, Namespace) else Namespace()
         edge = view.edge[: view.resident * _TOKEN_BYTES]
-        node = _Node(view.parent_id, namespace, edge, len(edge) == len(view.edge))
+        node = _LedgerNode(view.parent_id, namespace, edge, len(edge) == len(view.edge))
         self._nodes[view.id] = node
         if view.parent_id is None:
             self._roots[namespace] = view.id

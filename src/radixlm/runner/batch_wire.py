@@ -1,7 +1,9 @@
 """A step's batch in bytes, for the other ranks: what computing needs of it, nothing of sampling.
 
-numbers   int64: how many rows, then of each its fields, remaps and segments
-slots     int32: of each row its new tokens, new slots and the slots of its remaps
+numbers   int64: how many window slots have moved and how many rows there are, then of each row its
+          fields, remaps and segments
+slots     int32: of the moves the tokens' slots, then their window slots; of each row its new
+          tokens, new slots and the slots of its remaps
 """
 
 from __future__ import annotations
@@ -12,22 +14,28 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment
+from radixlm.core.batch import (
+    Extent,
+    Remap,
+    ScheduledBatch,
+    ScheduledRow,
+    Segment,
+    WindowMoves,
+)
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 
 _HEAD = struct.Struct("<q")
-# In place of a node's id and of a number of log-probabilities: there is none.
+# In place of a node's id, of a number of log-probabilities and of moves: there is none.
 _NONE = -1
 _NO_TOKENS = np.zeros(0, dtype=np.int32)
 
 
 def packed(batch: ScheduledBatch) -> bytes:
-    """O(new tokens + segments of all rows). Raises ValueError where layers have their own slots."""
-    if batch.windows is not None:
-        raise ValueError("window slots are rank 0's alone")
-    numbers: list[int] = [len(batch.rows)]
-    slots: list[npt.NDArray[np.int32]] = [_NO_TOKENS]
+    """O(new tokens + segments of all rows + moves of window slots)."""
+    moves = batch.windows
+    numbers: list[int] = [_NONE if moves is None else moves.slots.size, len(batch.rows)]
+    slots: list[npt.NDArray[np.int32]] = [_NO_TOKENS, *(moves or ())]
     for row in batch.rows:
         _put(row, numbers, slots)
     fields = np.array(numbers, dtype=np.int64)
@@ -56,7 +64,9 @@ def unpacked(message: bytes) -> ScheduledBatch:
     (count,) = _HEAD.unpack_from(message)
     numbers = iter(np.frombuffer(message, np.int64, count, _HEAD.size).tolist())
     slots = _Slots(np.frombuffer(message, np.int32, offset=_HEAD.size + 8 * count))
-    return ScheduledBatch(tuple(_row(numbers, slots) for _ in range(next(numbers))))
+    n_moves, n_rows = next(numbers), next(numbers)
+    moves = None if n_moves == _NONE else WindowMoves(slots.take(n_moves), slots.take(n_moves))
+    return ScheduledBatch(tuple(_row(numbers, slots) for _ in range(n_rows)), windows=moves)
 
 
 class _Slots:

@@ -4,7 +4,7 @@
     start                 -- what to load -->       beats from now on
     loaded                <-- room for tokens --
     join                  -- size of the pool -->   makes its pool, joins the group
-                          <-- joined --
+                          <-- bytes of it --
     LeadingRunner.execute -- the batch, in bytes -> computes the same layers, see `follow`
 
 When one dies or does not beat any more, the reason is kept, all are killed, so that rank 0 does not
@@ -105,9 +105,9 @@ class Rank:
         return None
 
 
-class Ranks:
+class RankProcesses:
     """All but this one, from their start to `stop`. Raises ConfigError and ModelError of theirs
-    while they load.
+    while they load. kv_bytes: of their pools, once they have joined.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class Ranks:
     ) -> None:
         """settings: JSON, for each; with its own number and the place where they meet."""
         self.group = RankGroup(0, size, device)
+        self.kv_bytes = 0
         self._folder = tempfile.TemporaryDirectory(prefix="radixlm-ranks-")  # for the user alone
         self._reason, self._lost, self._stopping = "", threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -136,15 +137,18 @@ class Ranks:
         """How many tokens each has room for, at least. Returns when all have loaded."""
         return min(int(self._heard(other)["tokens"]) for other in self._others)
 
-    def join(self, *, capacity: int, longest: int) -> None:
-        """capacity: tokens of every rank's pool. longest: of a request."""
+    def join(self, *, capacity: int, longest: int, window_capacity: int | None = None) -> None:
+        """capacity, window_capacity: slots of every rank's pool; None: layers with a window have
+        no slots of their own. longest: tokens of a request.
+        """
         for other in self._others:
             try:
-                other.channel.say(capacity=capacity, longest=longest)
+                other.channel.say(
+                    capacity=capacity, longest=longest, window_capacity=window_capacity
+                )
             except OSError:
                 raise self._failed(other) from None
-        for other in self._others:
-            self._heard(other)  # it has its pool
+        self.kv_bytes = sum(int(self._heard(other)["kv_bytes"]) for other in self._others)
         try:
             self.group.join(Path(self._folder.name))
         except RuntimeError as error:
@@ -247,7 +251,7 @@ def _nobody(_reason: str) -> None:
 class LeadingRunner:
     """Rank 0's steps, which the other ranks compute beside it (an engine's `Runner`)."""
 
-    def __init__(self, runner: ModelRunner, ranks: Ranks) -> None:
+    def __init__(self, runner: ModelRunner, ranks: RankProcesses) -> None:
         self._runner, self._ranks = runner, ranks
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
@@ -263,12 +267,14 @@ class LeadingRunner:
 
 
 def leading(
-    model: Model, pool: KVPool, table: ReqToTokenPool, device: torch.device, ranks: Ranks
+    model: Model, pool: KVPool, table: ReqToTokenPool, device: torch.device, ranks: RankProcesses
 ) -> LeadingRunner:
     """Rank 0's runner, when the others have joined. What a failed request leaves is sound where it
     is in all pools.
     """
-    ranks.join(capacity=pool.capacity, longest=table.table.shape[1])
+    window_capacity = None if pool.windows is None else pool.windows.capacity
+    longest = table.table.shape[1]
+    ranks.join(capacity=pool.capacity, longest=longest, window_capacity=window_capacity)
 
     def sound(slots: Tensor, *, in_windows: bool = False) -> int:
         own = pool.sound(slots, in_windows=in_windows)

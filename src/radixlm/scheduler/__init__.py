@@ -4,3 +4,4 @@ from radixlm.scheduler.queue import depth_first as depth_first
 from radixlm.scheduler.queue import make_order as make_order
 from radixlm.scheduler.scheduler import Scheduler as Scheduler
 from radixlm.scheduler.state import Counters as Counters
+from radixlm.scheduler.waiting import WaitingRoom as WaitingRoom

@@ -72,7 +72,8 @@ class MemoryGuard:
         self._cache = cache
         self._conservativeness = conservativeness
         self._share = FIRST_GUESS
-        self._reserved = self._reserved_windows = 0
+        self._reserved = 0
+        self._reserved_of = [0 for _ in cache.components]
         self._occupied = False
         self._left_behind: deque[list[Lease]] = deque([[]], maxlen=LINGER_STEPS + 1)
 
@@ -88,7 +89,8 @@ class MemoryGuard:
     def begin(self, running: Iterable[RequestState]) -> None:
         """Start a round of admissions beside the requests that run already."""
         self._cache.pins.expire()
-        self._reserved = self._reserved_windows = 0
+        self._reserved = 0
+        self._reserved_of = [0 for _ in self._cache.components]
         self._occupied = False
         for state in running:
             self.reserve(state)
@@ -98,24 +100,29 @@ class MemoryGuard:
         if not self._occupied:
             return True
         fits = self.needed(state, match) <= self.left(match)
-        return fits and self._fits_windows(state, match, ())
+        return fits and self._fits_components(state, match, ())
 
     def would_admit(
         self, state: RequestState, match: Match, others: Sequence[RequestState]
     ) -> bool:
         """Whether `state` would fit if these running requests gave way."""
         fits = self.needed(state, match) <= self.left_without(others, match)
-        return fits and self._fits_windows(state, match, others)
+        return fits and self._fits_components(state, match, others)
 
     def has_room(self, tokens: Sequence[tuple[RequestState, int]]) -> bool:
         """Whether there are slots for what running requests are to compute in a step."""
-        wanted, windows = sum(n_new for _, n_new in tokens), self._cache.windows
+        components = self._cache.components
+        wanted = sum(n_new for _, n_new in tokens)
         most = wanted + (self._cache.page_size - 1) * len(tokens)
-        if most <= self._cache.available and (windows is None or most <= windows.available):
+        if most <= self._cache.available and all(most <= each.available for each in components):
             return True
         self._cache.pins.expire()
-        slots = sum(state.running_lease.slots_needed(n_new) for state, n_new in tokens)
-        return self._cache.has_room(slots) and (windows is None or slots <= windows.available)
+        leases = [(state.running_lease, n_new) for state, n_new in tokens]
+        slots = sum(lease.slots_needed(n_new) for lease, n_new in leases)
+        return self._cache.has_room(slots) and all(
+            sum(lease.takes(index, n_new) for lease, n_new in leases) <= each.available
+            for index, each in enumerate(components)
+        )
 
     def needed(self, state: RequestState, match: Match) -> int:
         """Slots that `state` will need when it starts from `match`."""
@@ -136,7 +143,8 @@ class MemoryGuard:
     def reserve(self, state: RequestState) -> None:
         """Keep what a running request, which has some slots already, will still need."""
         self._reserved += self.reserved_for(state)
-        self._reserved_windows += self._reserved_in_windows(state)
+        for index in range(len(self._reserved_of)):
+            self._reserved_of[index] += self._still_takes(index, state)
         self._occupied = True
 
     def reserved_for(self, state: RequestState) -> int:
@@ -160,35 +168,31 @@ class MemoryGuard:
         if allowed:
             self._share = max(self._share, min(1.0, used / allowed))
 
-    def _fits_windows(
+    def _fits_components(
         self, state: RequestState, match: Match, others: Sequence[RequestState]
     ) -> bool:
-        """Whether there are window slots for `state`, one step of it included, beside what is
-        reserved, if `others` gave way. What a step computes of others is part of the same step.
+        """Whether there are slots of all components for `state`, one step of it included, beside
+        what is reserved, if `others` gave way. What a step computes of others is part of the same
+        step.
         """
-        windows = self._cache.windows
-        if windows is None:
-            return True
         total = self._cache.round_up(state.n_tokens + self._expected(state))
-        needed = min(total - match.length, windows.span + windows.size.step)
-        left = windows.available - windows.locked_anew(match) - self._reserved_windows
-        if others:
-            leases = [other.running_lease for other in others]
-            left += windows.given_back([lease.window_locks() for lease in leases], match)
-            left += sum(lease.private_window for lease in leases)
-            left += sum(map(self._reserved_in_windows, others))
-        return needed <= left
+        leases = [other.running_lease for other in others]
+        for index, component in enumerate(self._cache.components):
+            left = component.available - component.locked_anew(match) - self._reserved_of[index]
+            if leases:
+                left += component.given_back([lease.locks_of(index) for lease in leases], match)
+                left += sum(lease.private_of(index) for lease in leases)
+                left += sum(self._still_takes(index, other) for other in others)
+            if component.takes(total - match.length) > left:
+                return False
+        return True
 
-    def _reserved_in_windows(self, state: RequestState) -> int:
-        """Window slots that a running request will still need between two steps. What it shares
-        with others comes out of sight, so it counts for nothing.
-        """
-        windows, lease = self._cache.windows, state.lease
-        if windows is None or lease is None or lease.window is None:
+    def _still_takes(self, component: int, state: RequestState) -> int:
+        """Slots of the n-th component that a running request will still need between two steps."""
+        if state.lease is None:
             return 0
         total = self._cache.round_up(state.n_tokens + self._expected(state))
-        held = self._cache.round_up(lease.length) - max(lease.window.start, lease.cached)
-        return max(min(total - lease.cached, windows.span) - held, 0)
+        return state.lease.still_takes(component, total)
 
     def _expected(self, state: RequestState) -> int:
         return math.ceil(self.expected_share * state.room)

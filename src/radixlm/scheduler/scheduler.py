@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple
 
-from radixlm.cache import RadixCache
 from radixlm.core.batch import Failure, NewTokens, Remap, ScheduledBatch, StepResult
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.keys import Slots
 from radixlm.core.reports import Arrived, EventSink, Finished, Retracted, Scheduled
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
-from radixlm.scheduler.fairness import DecodeTurns, TokenFairness
+from radixlm.scheduler.fairness import DecodeTurns
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
-from radixlm.scheduler.queue import AdmissionOrder, WaitingQueue
 from radixlm.scheduler.restoring import Tiers
 from radixlm.scheduler.state import Counters, RequestState, scheduled_row
 from radixlm.scheduler.waiting import WaitingRoom
@@ -58,39 +56,37 @@ class Scheduler:
     that step.
 
     Used by one thread; `abort` and `add` come between steps. waiting_room, fairness, turns: to be
-    looked at. tiers: restore what waiting requests share, where there is a store.
+    looked at. tiers: restore what requests of `room` share, where there is a store.
     """
 
     def __init__(
         self,
-        cache: RadixCache,
-        order: AdmissionOrder,
+        room: WaitingRoom,
         *,
         chunked_prefill_size: int,
         max_running_requests: int,
         schedule_conservativeness: float = 1.0,
-        max_wait_admissions: int = 1_000,
         preemption_threshold: int = 10,
+        tiers: Tiers | None = None,
         sink: EventSink = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
-        self._cache = cache
+        self._cache = room.cache
         self._budget = chunked_prefill_size
-        self._preemption_gap = preemption_threshold if order.by_priority else None
-        self._guard = MemoryGuard(cache, schedule_conservativeness)
-        self._retraction = Retraction(by_priority=order.by_priority)
-        self.fairness = TokenFairness()
+        by_priority = room.order.by_priority
+        self._preemption_gap = preemption_threshold if by_priority else None
+        self._guard = MemoryGuard(room.cache, schedule_conservativeness)
+        self._retraction = Retraction(by_priority=by_priority)
+        self.fairness = room.fairness
         self.turns = DecodeTurns(self.fairness, chunked_prefill_size)
-        self.waiting_room = WaitingRoom(
-            cache, order, WaitingQueue(order, self.fairness, max_wait_admissions)
-        )
+        self.waiting_room = room
         self._running: dict[str, RequestState] = {}
         self._free_rows = list(range(min(max_running_requests, chunked_prefill_size)))[::-1]
         self._arrivals = 0
         self._sink = sink
         self._clock = clock or WallClock()
         self.counters = Counters()
-        self.tiers: Tiers | None = None
+        self.tiers = tiers
 
     @property
     def running(self) -> Collection[RequestState]:

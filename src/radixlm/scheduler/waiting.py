@@ -6,6 +6,7 @@ from collections.abc import Collection
 from heapq import heappop, heappush
 
 from radixlm.cache import Match, RadixCache
+from radixlm.scheduler.fairness import TokenFairness
 from radixlm.scheduler.prompt_index import PromptIndex
 from radixlm.scheduler.queue import AdmissionOrder, WaitingQueue
 from radixlm.scheduler.state import Leader, RequestState
@@ -25,12 +26,17 @@ class WaitingRoom:
     budget in every step in which any could be admitted, and lets its followers go when it has
     computed what they share or does not run any more; so none follows for ever. A restoration is
     followed in the same way, see Restoring.
+
+    fairness: what each tenant was served. max_wait_admissions: see WaitingQueue.
     """
 
-    def __init__(self, cache: RadixCache, order: AdmissionOrder, queue: WaitingQueue) -> None:
-        self._cache = cache
-        self._order = order
-        self._queue = queue
+    def __init__(
+        self, cache: RadixCache, order: AdmissionOrder, max_wait_admissions: int = 1_000
+    ) -> None:
+        self.cache = cache
+        self.order = order
+        self.fairness = TokenFairness()
+        self._queue = WaitingQueue(order, self.fairness, max_wait_admissions)
         self.index = PromptIndex(cache.page_size)
         # Heaps of (tokens shared, arrival, follower); entries of others are dead.
         self.followers: dict[Leader, list[tuple[int, int, RequestState]]] = {}
@@ -43,7 +49,7 @@ class WaitingRoom:
     def add(self, state: RequestState) -> None:
         """A request arrives, or comes back after a retraction."""
         self._waiting[state.request.request_id] = state
-        if self._cache.enabled:
+        if self.cache.enabled:
             self.index.add(state)
             state.cached = self.match(state).length
             self._follow_if_worth_it(state)
@@ -53,7 +59,7 @@ class WaitingRoom:
         """A waiting request has ended."""
         state.follows = None
         self._take_out(state, admitted=False)
-        if self._cache.enabled:
+        if self.cache.enabled:
             self.index.remove(state)
 
     @property
@@ -63,11 +69,11 @@ class WaitingRoom:
 
     def next(self) -> RequestState | None:
         """The request to be admitted next; None if there is none."""
-        if self._order.lay_out(self.index):
+        if self.order.lay_out(self.index):
             self._queue.rank_all()
         while (state := self._queue.head()) is not None:
             was_there, state.cached = state.cached, self.match(state).length
-            follows = self._cache.enabled and self._follow_if_worth_it(state)
+            follows = self.cache.enabled and self._follow_if_worth_it(state)
             if not follows and state.cached >= was_there:
                 return state
             self._queue.rank(state)
@@ -77,17 +83,17 @@ class WaitingRoom:
         """What the cache holds of a waiting request; matched once, as long as the tree stays."""
         if self._found is not None:
             found, match = self._found
-            if found is state and match.version == self._cache.tree.version:
+            if found is state and match.version == self.cache.tree.version:
                 return match
         namespace = state.request.namespace
-        match = self._cache.match(state.known, namespace, max_match=state.max_match)
+        match = self.cache.match(state.known, namespace, max_match=state.max_match)
         self._found = state, match
         return match
 
     def start(self, state: RequestState, cached: int) -> None:
         """A request is admitted; those that share more of it than `cached` tokens follow it."""
         self._take_out(state, admitted=True)
-        if not self._cache.enabled:
+        if not self.cache.enabled:
             return
         self.index.start_computing(state)
         self._lead(state, cached)
@@ -145,7 +151,7 @@ class WaitingRoom:
 
     def _raise(self, state: RequestState, cached: int) -> None:
         """More of a waiting request may be in the cache now, or it does not follow any more."""
-        limit = self._cache.round_down(min(cached, state.max_match))
+        limit = self.cache.round_down(min(cached, state.max_match))
         state.cached = max(state.cached, limit)
         self._queue.rank(state)
 
@@ -155,7 +161,7 @@ class WaitingRoom:
 
     def _follow(self, state: RequestState, leader: Leader, shared: int) -> bool:
         """Let `state` follow, unless the cache holds all that it could take from the leader."""
-        usable = self._cache.round_down(min(shared, state.max_match))
+        usable = self.cache.round_down(min(shared, state.max_match))
         if usable <= state.cached or leader.committed >= usable:
             return False
         state.follows = leader

@@ -106,11 +106,13 @@ def create_app(
 
 
 def _documented(service: Service, routes: Sequence[Route]) -> Callable[[], dict[str, Any]]:
-    """What gives /openapi.json, which names the adapters that are loaded."""
+    """What gives /openapi.json, which names the adapters that are loaded, and lengths that fit."""
 
     @lru_cache(maxsize=1)
-    def document_for(names: tuple[str, ...]) -> dict[str, Any]:
-        served = Served(names, service.engine.info.vocab_size, service.engine.limits.longest)
+    def document_for(served: Served) -> dict[str, Any]:
         return document(routes, service.config, served)
 
-    return lambda: document_for(service.model_names)
+    engine = service.engine
+    return lambda: document_for(
+        Served(service.model_names, engine.info.vocab_size, engine.limits.longest)
+    )

@@ -29,7 +29,7 @@ from radixlm.server.responses.responses_routes import response_task, store_of
 from radixlm.server.sglang.generate_answers import native_task
 
 
-class Held(TypedDict):
+class CachedPrefix(TypedDict):
     """How many of a prompt's first tokens are cached in a namespace."""
 
     adapter_id: str
@@ -44,7 +44,7 @@ class Explanation(TypedDict):
     """
 
     reports: list[CacheReport]
-    longer_elsewhere: NotRequired[list[list[Held]]]
+    longer_elsewhere: NotRequired[list[list[CachedPrefix]]]
 
 
 class Hinted(TypedDict):
@@ -72,10 +72,10 @@ async def _generation_of(request: Request, body: bodies.ExplainBody) -> Generati
             return (await asyncio.to_thread(native_task, service, body, tenant, began)).generation
 
 
-def _longer(holders: Mapping[Namespace, int], own: Namespace, cached: int) -> list[Held]:
+def _longer(holders: Mapping[Namespace, int], own: Namespace, cached: int) -> list[CachedPrefix]:
     longer = [(n, name) for name, n in holders.items() if name != own and n > cached]
     return [
-        cast("Held", {**name._asdict(), "tokens": tokens})
+        cast("CachedPrefix", {**name._asdict(), "tokens": tokens})
         for tokens, name in sorted(longer, reverse=True)
     ]
 

@@ -284,7 +284,8 @@ def pool_warning(limits: Limits) -> str | None:
         return None
     return (
         f"The KV pool has room for only {limits.longest} tokens, prompt and answer together: "
-        "most requests will be refused. Give it more with --kv-tokens"
+        "most requests will be refused. Give it more with --kv-tokens, pins less with "
+        "--max-pinned-tokens"
     )
 
 

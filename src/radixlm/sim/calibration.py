@@ -44,8 +44,7 @@ class Calibration:
         self._engine = engine
         self._done = done
         self._random = np.random.default_rng(_SEED)
-        info = engine.info
-        self._most = min(info.context_length, info.kv_tokens) - _STEPS - 1
+        self._most = engine.limits.longest - _STEPS - 1
         self._chunk = engine.config.chunked_prefill_size
 
     @property

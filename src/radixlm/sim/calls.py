@@ -13,7 +13,7 @@ MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class TraceCall:
     """One request of a trace.
 
     prompt: (tokens,). answer: (tokens,) what it is answered with, at least one. gap: seconds after
@@ -34,13 +34,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Session:
+class TraceSession:
     """Calls of which each comes after the one before has ended. A lone request is a session of one.
 
     at: seconds since the trace's begin when the first call comes; None as soon as a user is free.
     """
 
-    calls: tuple[Call, ...]
+    calls: tuple[TraceCall, ...]
     at: float | None = None
 
 

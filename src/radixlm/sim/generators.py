@@ -12,7 +12,7 @@ import numpy as np
 
 from radixlm.core.keys import Key
 from radixlm.core.request import Hint
-from radixlm.sim.calls import Call, Session
+from radixlm.sim.calls import TraceCall, TraceSession
 
 VOCABULARY = 30_000
 # Sessions a second, unless another rate is asked for.
@@ -49,22 +49,22 @@ class Maker:
 
     def call(
         self, prompt: Key, low: int, high: int = 0, gap: float = 0.0, hint: Hint = Hint.NONE
-    ) -> Call:
+    ) -> TraceCall:
         self._calls += 1
         answer, where = self.tokens(low, high), f"{self._name}, call {self._calls}"
-        return Call(prompt, answer, gap=gap, hint=hint, where=where)
+        return TraceCall(prompt, answer, gap=gap, hint=hint, where=where)
 
-    def session(self, *calls: Call) -> Session:
+    def session(self, *calls: TraceCall) -> TraceSession:
         """It comes some time after the one before."""
         self._now += self.pause(1 / RATE)
-        return Session(calls, self._now)
+        return TraceSession(calls, self._now)
 
 
-def chats(make: Maker) -> Iterator[Session]:
+def chats(make: Maker) -> Iterator[TraceSession]:
     """2 to 12 turns under one of three system prompts, ten seconds between them."""
     systems = [make.tokens(300) for _ in range(3)]
     while True:
-        history, calls = systems[make.size(0, 2)], list[Call]()
+        history, calls = systems[make.size(0, 2)], list[TraceCall]()
         for turn in range(make.size(2, 12)):
             prompt = np.concatenate((history, make.tokens(20, 120)))
             calls.append(make.call(prompt, 20, 300, gap=make.pause(10.0) if turn else 0.0))
@@ -72,21 +72,21 @@ def chats(make: Maker) -> Iterator[Session]:
         yield make.session(*calls)
 
 
-def agents(make: Maker) -> Iterator[Session]:
+def agents(make: Maker) -> Iterator[TraceSession]:
     """4 to 25 calls under one of four long prompts with tools, each with a tool's result, which
     comes after a second or some more.
     """
     prompts = [make.tokens(2_000) for _ in range(4)]
     while True:
         history = np.concatenate((prompts[make.size(0, 3)], make.tokens(100, 400)))
-        calls = list[Call]()
+        calls = list[TraceCall]()
         for _ in range(make.size(4, 25)):
             calls.append(make.call(history, 30, 150, gap=make.pause(2.0) if calls else 0.0))
             history = np.concatenate((history, calls[-1].answer, make.tokens(30, 800)))
         yield make.session(*calls)
 
 
-def hinted(make: Maker) -> Iterator[Session]:
+def hinted(make: Maker) -> Iterator[TraceSession]:
     """Agents as above, chats of people, and sub-agents that are asked once or a few times; each
     call says truly whether a tool runs, or nothing comes after it. People say nothing.
     """
@@ -98,7 +98,7 @@ def hinted(make: Maker) -> Iterator[Session]:
         inner = (Hint.TOOL_RUNNING, Hint.NONE, Hint.TOOL_RUNNING)[kind]
         pause = (2.0, 30.0, 2.0)[kind]
         history = np.concatenate((prompts[make.size(0, 3)], make.tokens(100, 1_500)))
-        calls = list[Call]()
+        calls = list[TraceCall]()
         for turn in range(turns):
             hint = last if turn == turns - 1 else inner
             gap = make.pause(pause) if calls else 0.0
@@ -107,7 +107,7 @@ def hinted(make: Maker) -> Iterator[Session]:
         yield make.session(*calls)
 
 
-def few_shot(make: Maker) -> Iterator[Session]:
+def few_shot(make: Maker) -> Iterator[TraceSession]:
     """A question under the examples of one of 120 subjects."""
     subjects = [make.tokens(200, 900) for _ in range(120)]
     while True:
@@ -115,7 +115,7 @@ def few_shot(make: Maker) -> Iterator[Session]:
         yield make.session(make.call(prompt, 4))
 
 
-def rag(make: Maker) -> Iterator[Session]:
+def rag(make: Maker) -> Iterator[TraceSession]:
     """A question under three of 200 documents, which stand in the collection's order."""
     system, documents = make.tokens(200), [make.tokens(300, 700) for _ in range(200)]
     while True:
@@ -124,12 +124,12 @@ def rag(make: Maker) -> Iterator[Session]:
         yield make.session(make.call(prompt, 40, 200))
 
 
-def trees(make: Maker) -> Iterator[Session]:
+def trees(make: Maker) -> Iterator[TraceSession]:
     """A problem thought about in 10 to 40 steps, each from one of the last eight thoughts."""
     tools = [make.tokens(500) for _ in range(4)]
     while True:
         thoughts = [np.concatenate((tools[make.size(0, 3)], make.tokens(200)))]
-        calls = list[Call]()
+        calls = list[TraceCall]()
         for _ in range(make.size(10, 40)):
             back = make.size(1, min(len(thoughts), 8))
             prompt = np.concatenate((thoughts[-back], make.tokens(30)))
@@ -138,7 +138,7 @@ def trees(make: Maker) -> Iterator[Session]:
         yield make.session(*calls)
 
 
-GENERATORS: Mapping[str, Callable[[Maker], Iterator[Session]]] = MappingProxyType(
+GENERATORS: Mapping[str, Callable[[Maker], Iterator[TraceSession]]] = MappingProxyType(
     {
         "chats": chats,
         "agents": agents,

@@ -16,10 +16,10 @@ from httpx_sse import aconnect_sse
 from radixlm.core.bounded_answers import BoundedAnswers
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.outcomes import Done, Outcome, percentiles, rate
 from radixlm.sim.replay import Times
-from radixlm.sim.sources import Source
+from radixlm.sim.sources import TraceSource
 
 _DONE = "[DONE]"
 _CONNECT_SECONDS = 10.0
@@ -95,7 +95,7 @@ class Player:
     calls: int = 0
     seconds: float = 0.0
 
-    async def run(self, sessions: Iterable[Session]) -> None:
+    async def run(self, sessions: Iterable[TraceSession]) -> None:
         """To the last answer. O(sessions that are under way) memory."""
         began, free = time.perf_counter(), asyncio.Semaphore(self.users)
         async with asyncio.TaskGroup() as group:
@@ -109,8 +109,8 @@ class Player:
                     group.create_task(self._play(session))
         self.seconds = time.perf_counter() - began
 
-    async def _play(self, session: Session) -> None:
-        said: list[tuple[Call, Key, Key]] = []
+    async def _play(self, session: TraceSession) -> None:
+        said: list[tuple[TraceCall, Key, Key]] = []
         for place, call in enumerate(session.calls):
             await asyncio.sleep(call.gap if place else 0.0)
             prompt = as_answered(call.prompt, said)
@@ -138,7 +138,7 @@ class Player:
 
 
 async def _played(
-    source: Source, client: httpx.AsyncClient, users: int, done: Callable[[], object]
+    source: TraceSource, client: httpx.AsyncClient, users: int, done: Callable[[], object]
 ) -> Done:
     problems = Problems()
     try:
@@ -188,7 +188,7 @@ async def _played(
 
 
 def played(
-    source: Source,
+    source: TraceSource,
     url: str,
     api_key: str | None,
     users: int,
@@ -203,7 +203,7 @@ def played(
     return asyncio.run(play())
 
 
-def as_answered(prompt: Key, said: Sequence[tuple[Call, Key, Key]]) -> Key:
+def as_answered(prompt: Key, said: Sequence[tuple[TraceCall, Key, Key]]) -> Key:
     """The prompt with the real answers in it, of the latest call that it goes on from.
 
     said: calls, their prompts as they were asked, and what was answered.

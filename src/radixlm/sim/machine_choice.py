@@ -8,18 +8,18 @@ from typing import Protocol
 from radixlm.core.reports import TreeQuery
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.routing import Router, TreeFeed
-from radixlm.sim.calls import Call
+from radixlm.sim.calls import TraceCall
 from radixlm.sim.sim_machine import Machine
 
 _TICKET = 1
 
 
-class Routing(Protocol):
+class MachineRouting(Protocol):
     """Which machine takes a call. `began`: it has its first token; `ended`: after that many tokens,
     None where it was refused.
     """
 
-    def choose(self, name: str, call: Call, /) -> Machine: ...
+    def choose(self, name: str, call: TraceCall, /) -> Machine: ...
     def began(self, name: str) -> None: ...
     def ended(self, name: str, answer_tokens: int | None) -> None: ...
     def stepped(self, machine: Machine) -> None: ...
@@ -31,7 +31,7 @@ class Alone:
     def __init__(self, machines: Sequence[Machine]) -> None:
         (self._machine,) = machines
 
-    def choose(self, _name: str, _call: Call, /) -> Machine:
+    def choose(self, _name: str, _call: TraceCall, /) -> Machine:
         return self._machine
 
     def began(self, name: str) -> None: ...
@@ -51,7 +51,7 @@ class ByTokens:
             self.router.join(name, machine.core.cache.capacity)
             machine.core.watching.watch(_TICKET, TreeQuery(), follow=True)
 
-    def choose(self, name: str, call: Call, /) -> Machine:
+    def choose(self, name: str, call: TraceCall, /) -> Machine:
         for machine in self._feeds:
             if machine.core.watching.seconds_left() == 0.0:
                 self.stepped(machine)  # one that has nothing to do tells what is due, too
@@ -67,7 +67,7 @@ class ByTokens:
         self.router.ended(name, answer_tokens)
 
     def stepped(self, machine: Machine) -> None:
-        for update in machine.core.watching.turn():
+        for update in machine.core.watching.turn(machine.core.stats()):
             news = update.news
             if isinstance(news, Scene | SceneChange) and news.tree is not None:
                 fed = self._feeds[machine].take(news.tree)

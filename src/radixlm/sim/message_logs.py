@@ -18,7 +18,7 @@ import numpy as np
 from radixlm.core.errors import ModelError
 from radixlm.core.keys import Key
 from radixlm.parsers.style import AnswerStyle
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.trace_files import BadLineError, objects
 from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.model_folder import resolve_model
@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 _UNREADABLE = (ModelError, KeyError, TypeError, AttributeError, ValueError, RecursionError)
 
 
-class Reader:
+class MessageTokenizer:
     """Makes text into tokens, for one model. Raises ModelError."""
 
     def __init__(self, model: str | None) -> None:
@@ -38,7 +38,7 @@ class Reader:
         self._template = ChatTemplate.load(folder)
         self._style = AnswerStyle() if self._template is None else AnswerStyle.found(self._template)
 
-    def calls(self, messages: Sequence[Json], tools: Sequence[Json], where: str) -> list[Call]:
+    def calls(self, messages: Sequence[Json], tools: Sequence[Json], where: str) -> list[TraceCall]:
         """Each assistant's message is the answer to all before it. Raises BadLineError."""
         made = []
         text, tokens = "", self._tokenizer.encode("", add_special_tokens=False)
@@ -51,7 +51,7 @@ class Reader:
                 text, tokens = self._go_on(text, tokens, messages[: place + 1], tools, opens=False)
                 answer = tokens[prompt.size :]
                 if answer.size:
-                    made.append(Call(prompt, answer, where=where))
+                    made.append(TraceCall(prompt, answer, where=where))
         except BadLineError:
             raise
         except _UNREADABLE as error:
@@ -60,7 +60,7 @@ class Reader:
             raise BadLineError("no message is an answer")
         return made
 
-    def call(self, prompt: str, answer: str, where: str) -> Call:
+    def call(self, prompt: str, answer: str, where: str) -> TraceCall:
         """Raises BadLineError for an empty prompt or answer."""
         try:
             key = self._tokenizer.encode(prompt)
@@ -69,7 +69,7 @@ class Reader:
             raise BadLineError("input or output has no tokens", str(error)[:120]) from None
         if not key.size or not answered.size:
             raise BadLineError("input or output is empty")
-        return Call(key, answered, where=where)
+        return TraceCall(key, answered, where=where)
 
     def _go_on(
         self,
@@ -103,14 +103,16 @@ class MessageLog:
 
     scale = 1
 
-    def __init__(self, path: Path, problems: Problems, reader: Reader, *, think: float) -> None:
+    def __init__(
+        self, path: Path, problems: Problems, reader: MessageTokenizer, *, think: float
+    ) -> None:
         self._path = path
         self._problems = problems
         self._reader = reader
         self._think = think
 
-    def __iter__(self) -> Iterator[Session]:
-        texts: list[Call] = []
+    def __iter__(self) -> Iterator[TraceSession]:
+        texts: list[TraceCall] = []
         for where, fields in objects(self._path, self._problems):
             try:
                 if "messages" not in fields:
@@ -126,9 +128,9 @@ class MessageLog:
         if texts:
             yield self._session(texts)
 
-    def _session(self, calls: Sequence[Call]) -> Session:
+    def _session(self, calls: Sequence[TraceCall]) -> TraceSession:
         first, *others = calls
-        return Session((first, *(replace(call, gap=self._think) for call in others)))
+        return TraceSession((first, *(replace(call, gap=self._think) for call in others)))
 
 
 def _text_of(fields: Json, name: str) -> str:

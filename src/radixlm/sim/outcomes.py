@@ -17,16 +17,16 @@ from radixlm.sim.calls import Problems
 from radixlm.sim.costs import Costs
 from radixlm.sim.replay import Replay, Times
 from radixlm.sim.sim_disk import DiskSize
-from radixlm.sim.sources import Source
+from radixlm.sim.sources import TraceSource
 
 _SECONDS_TO_LOOK = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimRun:
     """One setting. config: of each replica, with kv_tokens; its model is not read."""
 
-    source: Source
+    source: TraceSource
     config: EngineConfig
     costs: Costs
     users: int
@@ -87,7 +87,7 @@ class Done(NamedTuple):
     problems: Problems
 
 
-def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
+def measure(run: SimRun, done: Callable[[], object] = lambda: None) -> Done:
     """done: called after each call. Raises ConfigError."""
     problems = Problems()
     began = time.perf_counter()
@@ -145,7 +145,7 @@ def measure(run: Run, done: Callable[[], object] = lambda: None) -> Done:
     return Done(outcome, problems)
 
 
-def measure_all(runs: Sequence[Run], jobs: int, tick: Callable[[int], object]) -> Iterator[Done]:
+def measure_all(runs: Sequence[SimRun], jobs: int, tick: Callable[[int], object]) -> Iterator[Done]:
     """Each run's outcome, in order. jobs: processes; 1 is this one. tick: called with how many more
     calls are done.
     """
@@ -184,7 +184,7 @@ def _share(count: Any) -> None:
     _shared[:] = [count]
 
 
-def _measure_there(run: Run) -> Done:
+def _measure_there(run: SimRun) -> Done:
     def done() -> None:
         with _shared[0].get_lock():
             _shared[0].value += 1

@@ -13,40 +13,39 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.engine import EngineCore
+from radixlm.engine import EngineCore, Limits
 from radixlm.sim.bounds import History
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import Costs
-from radixlm.sim.machine_choice import Alone, ByTokens, Routing
+from radixlm.sim.machine_choice import Alone, ByTokens, MachineRouting
 from radixlm.sim.sim_disk import DiskSize
 from radixlm.sim.sim_machine import Machine
 
 # Where a token stands for many, a step has room for as many requests all the same.
 LEAST_BUDGET = 64
 _PARAMS = SamplingParams(ignore_eos=True)
+_SIZES = ("kv_tokens", "max_pinned_tokens", "context_length")
 
 
 def scaled(config: EngineConfig, scale: int) -> EngineConfig:
     """The same sizes in tokens that each stand for `scale`."""
     if scale == 1:
         return config
-    return replace(
-        config,
-        kv_tokens=max((config.kv_tokens or 0) // scale, 2),
-        chunked_prefill_size=max(config.chunked_prefill_size // scale, LEAST_BUDGET),
-    )
+    sizes = {name: max(size // scale, 2) for name in _SIZES if (size := getattr(config, name))}
+    budget = max(config.chunked_prefill_size // scale, LEAST_BUDGET)
+    return replace(config, **sizes, chunked_prefill_size=budget)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _UnderWay:
     """place: of the call in its session."""
 
-    session: Session
+    session: TraceSession
     place: int
     arrived: float
 
     @property
-    def call(self) -> Call:
+    def call(self) -> TraceCall:
         return self.session.calls[self.place]
 
 
@@ -82,7 +81,7 @@ class Replay:
         scale: int = 1,
         disk: DiskSize | None = None,
         replicas: int = 1,
-        routing: Callable[[Sequence[Machine]], Routing] | None = None,
+        routing: Callable[[Sequence[Machine]], MachineRouting] | None = None,
         done: Callable[[], object] = lambda: None,
     ) -> None:
         config = scaled(config, scale)
@@ -100,13 +99,13 @@ class Replay:
         self.history = History(self.machines[0].core.cache.page_size)
         self._numbers = count()
         # Calls that are going to come: time, number, session, place.
-        self._due: list[tuple[float, int, Session, int]] = []
+        self._due: list[tuple[float, int, TraceSession, int]] = []
         # Machines with work: when their last step ends, place, what it gives then.
         self._busy: list[tuple[float, int, Sequence[RequestOutput]]] = []
         self._under_way: dict[str, _UnderWay] = {}
         self._first_tokens: dict[str, float] = {}
-        self._coming: Iterator[Session] = iter(())
-        self._next: Session | None = None
+        self._coming: Iterator[TraceSession] = iter(())
+        self._next: TraceSession | None = None
         self._open = 0
         self._now = 0.0
         self._knows_next_time = False
@@ -127,7 +126,7 @@ class Replay:
         """From the trace's begin to the last answer."""
         return max(machine.clock.now() for machine in self.machines)
 
-    def run(self, sessions: Iterable[Session]) -> None:
+    def run(self, sessions: Iterable[TraceSession]) -> None:
         """All of them, to the last answer. Those with times must come in their order."""
         self._coming = iter(sessions)
         self._next = next(self._coming, None)
@@ -168,7 +167,7 @@ class Replay:
                 self._push(session.at, session, 0)
             self._next = next(self._coming, None)
 
-    def _push(self, at: float, session: Session, place: int) -> None:
+    def _push(self, at: float, session: TraceSession, place: int) -> None:
         heappush(self._due, (at, next(self._numbers), session, place))
 
     def _arrive(self) -> None:
@@ -187,7 +186,8 @@ class Replay:
         machine = self.routing.choose(name, call)
         machine.runner.answers[name] = call.answer
         try:
-            machine.core.add(_request(name, call), waited=machine.clock.now() - at)
+            request = _request(name, call, machine.limits)
+            machine.core.add(request, waited=machine.clock.now() - at)
         except InvalidRequestError as error:
             machine.runner.forget(name)
             self.routing.ended(name, None)
@@ -239,15 +239,19 @@ class Replay:
             self._look_ahead()
 
 
-def _request(name: str, call: Call) -> GenerateRequest:
-    """Where its answer may have had more tokens, its last one ends it, as an end of text does."""
+def _request(name: str, call: TraceCall, limits: Limits) -> GenerateRequest:
+    """Where its answer may have had more tokens, its last one ends it, as an end of text does.
+    Raises RequestTooLargeError.
+    """
     tokens, last = call.answer.size, int(call.answer[-1])
     ends = call.max_tokens > tokens and last not in call.answer[:-1]
+    most = call.max_tokens if ends else tokens
+    params = limits.fitted(call.prompt, replace(_PARAMS, max_tokens=most, min_tokens=tokens))
     return GenerateRequest(
         name,
         call.prompt,
         _PARAMS,
-        max_tokens=call.max_tokens if ends else tokens,
+        max_tokens=limits.resolve_max_tokens(call.prompt, params),
         stop_token_ids=frozenset({last} if ends else ()),
         namespace=call.namespace,
         priority=call.priority,

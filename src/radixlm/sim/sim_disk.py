@@ -11,7 +11,7 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.config import EngineConfig
 from radixlm.core.moves import Drop, Ended, Job, Moved, Place, Read, Write
 from radixlm.engine.tiering import Store, Tiering
-from radixlm.scheduler import Scheduler
+from radixlm.scheduler import WaitingRoom
 from radixlm.scheduler.restoring import Pace
 from radixlm.sim.disk_losses import DiskLosses
 
@@ -51,11 +51,11 @@ class SimDisk:
         self._ready = inf
         self._tiering: Tiering | None = None
 
-    def tiering(self, cache: RadixCache, scheduler: Scheduler) -> Tiering:
+    def tiering(self, cache: RadixCache, room: WaitingRoom) -> Tiering:
         """For the engine's core."""
         tier = cache.add_store(Place.DISK, self._block, self._room)
         store = Store(tier, self, self._policy, Pace(self._rate))
-        self._tiering = Tiering(cache, scheduler, [store], self._clock)
+        self._tiering = Tiering(cache, room, [store], self._clock)
         return self._tiering
 
     @property

@@ -8,10 +8,14 @@ from radixlm.cache import make_policy
 from radixlm.core.clock import VirtualClock
 from radixlm.core.config import EngineConfig
 from radixlm.core.request import RequestOutput
+from radixlm.engine import Limits
 from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
 from radixlm.sim.cost_runner import CostRunner
 from radixlm.sim.costs import Costs
 from radixlm.sim.sim_disk import DiskSize, SimDisk
+
+# A context without a limit, and all token ids that there can be.
+_ANY = 2**31
 
 
 class Machine:
@@ -36,9 +40,11 @@ class Machine:
         self._coming = coming
         self._overhead = costs.overhead
         self._rested = True
-        pins = resolve_pin_budget(config, capacity, config.context_length or capacity)
+        context = config.context_length or _ANY
+        pins = resolve_pin_budget(config, capacity, context)
         policy = make_policy(config.eviction_policy)
         cache = make_cache(config, policy, capacity, pins, self.clock)
+        self.limits = Limits(context, cache.largest_request, _ANY)
         self.disk = SimDisk(self.clock, config, disk, scale) if disk is not None else None
         tiering = None if self.disk is None else self.disk.tiering
         self.core = make_core(config, cache, self.runner, None, tiering=tiering, clock=self.clock)

@@ -11,9 +11,9 @@ from radixlm.core.errors import ConfigError, reason_of
 from radixlm.core.private_files import open_private
 from radixlm.core.request import Hint
 from radixlm.core.trace_lines import Recorded, header, trace_line
-from radixlm.sim.calls import Problems, Session
+from radixlm.sim.calls import Problems, TraceSession
 from radixlm.sim.generators import GENERATORS, Maker
-from radixlm.sim.message_logs import MessageLog, Reader
+from radixlm.sim.message_logs import MessageLog, MessageTokenizer
 from radixlm.sim.trace_files import BLOCK_TOKENS, TraceFile, format_of
 
 # How many sessions are made up, unless there is a limit.
@@ -23,7 +23,7 @@ _COUNTED_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TraceSource:
     """place: a file, a folder of files that each hold a session or more, or a generator's name.
 
     model: whose tokenizer and template make tokens of text. tokens_per_block: see TraceFile. limit:
@@ -57,7 +57,7 @@ class Source:
         files = self._files()
         kind = format_of(files[0])
         if kind == "messages":
-            reader = Reader(self.model)
+            reader = MessageTokenizer(self.model)
             logs = [MessageLog(path, problems, reader, think=self.think) for path in files]
             return Sessions(_Joined(logs), self.limit, self.rate)
         if len(files) > 1:
@@ -91,17 +91,17 @@ class Source:
 class Sessions:
     """Of an opened source. scale: tokens that one of a prompt stands for."""
 
-    all: Iterable[Session]
+    all: Iterable[TraceSession]
     limit: int | None
     rate: float
     scale: int = 1
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[TraceSession]:
         for session in islice(self.all, self.limit):
             yield session if session.at is None else replace(session, at=session.at / self.rate)
 
 
-def write_trace(path: Path, sessions: Iterable[Session]) -> int:
+def write_trace(path: Path, sessions: Iterable[TraceSession]) -> int:
     """Write them as a token-exact trace, for this user alone; how many calls there are. Raises
     ConfigError for a file that can not be written, or that others may read.
     """
@@ -137,15 +137,15 @@ class _Generated:
     name: str
     seed: int
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[TraceSession]:
         return GENERATORS[self.name](Maker(self.name, self.seed))
 
 
 @dataclass(frozen=True, slots=True)
 class _Unhinted:
-    all: Iterable[Session]
+    all: Iterable[TraceSession]
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[TraceSession]:
         for session in self.all:
             calls = tuple(replace(call, hint=Hint.NONE) for call in session.calls)
             yield replace(session, calls=calls)
@@ -153,9 +153,9 @@ class _Unhinted:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    parts: Iterable[Iterable[Session]]
+    parts: Iterable[Iterable[TraceSession]]
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[TraceSession]:
         for part in self.parts:
             yield from part
 

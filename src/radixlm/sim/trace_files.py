@@ -19,7 +19,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint, Hint, Namespace
 from radixlm.core.trace_lines import HEADER
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 
 Format = Literal["mooncake", "tokens", "messages"]
 # What one line may hold, and how far a recorded request may stand behind later ones: a server
@@ -76,7 +76,7 @@ class TraceFile:
         self._tokens_per_block = tokens_per_block
         self._reads_mooncake = mooncake
 
-    def __iter__(self) -> Iterator[Session]:
+    def __iter__(self) -> Iterator[TraceSession]:
         begin, last = None, 0.0
         for session in self._mooncake() if self._reads_mooncake else _in_order(self._exact()):
             if session.at is None:
@@ -91,13 +91,13 @@ class TraceFile:
             last = at
             yield replace(session, at=at)
 
-    def _mooncake(self) -> Iterator[Session]:
+    def _mooncake(self) -> Iterator[TraceSession]:
         for number, (where, fields) in enumerate(objects(self.path, self.problems)):
             try:
                 at = _seconds(fields, "timestamp")
                 prompt, out = self._blocks(fields)
                 answer = np.full(out, _ANSWERS + number % _ANSWERS, dtype=np.int32)
-                yield Session((Call(prompt, answer, where=where),), at)
+                yield TraceSession((TraceCall(prompt, answer, where=where),), at)
             except BadLineError as error:
                 self.problems.add(where, error.kind, error.detail)
 
@@ -116,13 +116,13 @@ class TraceFile:
             return tokens, 1
         return tokens[:length], out
 
-    def _exact(self) -> Iterator[Session]:
+    def _exact(self) -> Iterator[TraceSession]:
         """Of lines that each have a time, or go on a while after the end of the one before."""
-        at, calls = None, list[Call]()
+        at, calls = None, list[TraceCall]()
         for where, fields in objects(self.path, self.problems):
             goes_on = "gap" in fields
             if calls and not goes_on:
-                yield Session(tuple(calls), at)
+                yield TraceSession(tuple(calls), at)
                 calls = []
             if HEADER in fields:
                 continue
@@ -135,12 +135,12 @@ class TraceFile:
             except BadLineError as error:
                 self.problems.add(where, error.kind, error.detail)
         if calls:
-            yield Session(tuple(calls), at)
+            yield TraceSession(tuple(calls), at)
 
 
-def _in_order(sessions: Iterable[Session]) -> Iterator[Session]:
+def _in_order(sessions: Iterable[TraceSession]) -> Iterator[TraceSession]:
     """By time, as far as one can look ahead; those without any as they come."""
-    ahead: list[tuple[float, int, Session]] = []
+    ahead: list[tuple[float, int, TraceSession]] = []
     tokens = 0
     for number, session in enumerate(sessions):
         if session.at is None:
@@ -156,7 +156,7 @@ def _in_order(sessions: Iterable[Session]) -> Iterator[Session]:
         yield heappop(ahead)[-1]
 
 
-def _size(session: Session) -> int:
+def _size(session: TraceSession) -> int:
     return sum(call.prompt.size for call in session.calls)
 
 
@@ -188,7 +188,7 @@ def format_of(path: Path) -> Format:
     )
 
 
-def exact_call(fields: Mapping[str, Any], where: str) -> Call:
+def exact_call(fields: Mapping[str, Any], where: str) -> TraceCall:
     """A request of the token-exact format. Raises BadLineError."""
     prompt = _ids(fields, "token_ids", _MOST_ID)
     if "output_ids" in fields:
@@ -196,7 +196,7 @@ def exact_call(fields: Mapping[str, Any], where: str) -> Call:
     else:
         length = _integer(fields, "output_length", 1, MOST_TOKENS)
         answer = np.full(length, _MOST_ID, dtype=np.int64)
-    return Call(
+    return TraceCall(
         prompt.astype(np.int32),
         answer.astype(np.int32),
         gap=max(_seconds(fields, "gap", 0), 0.0),

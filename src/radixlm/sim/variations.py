@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from radixlm.cache.eviction import NAMES
-from radixlm.sim.outcomes import Outcome, Run
+from radixlm.cache.policies import NAMES
+from radixlm.sim.outcomes import Outcome, SimRun
 from radixlm.sim.sim_disk import DiskSize
 
 # What is tried: of the pool as many times, and a disk of as many pools.
@@ -22,10 +22,10 @@ class Variation(NamedTuple):
     """One change of a run, in words."""
 
     text: str
-    run: Run
+    run: SimRun
 
 
-def variations(run: Run, disk_rate: float) -> Iterator[Variation]:
+def variations(run: SimRun, disk_rate: float) -> Iterator[Variation]:
     """Other pools, policies and orders, and a disk where there is none."""
     config, pool = run.config, run.config.kv_tokens or 0
     for times in POOLS:

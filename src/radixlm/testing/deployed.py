@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import httpx
+
+from radixlm.testing.ports import free_port
 
 REPLICA, ROUTER = "ray::ServeReplica:radixlm:replica", "ray::FrontDesk"
 INGRESS, PROXY = "ray::ServeReplica:radixlm:ingress", "ray::ProxyActor"
@@ -72,9 +73,7 @@ def _line(pid: int, parents: dict[int, int]) -> Iterator[int]:
 @contextmanager
 def serving(command: str, *flags: str) -> Iterator[Deployed]:
     """command: `deploy`, or `serve`. On the demo model, unless flags say otherwise."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     # Not a pipe: processes that outlive it a little would keep that open.
     with (
         tempfile.NamedTemporaryFile("r", encoding="utf-8") as said,

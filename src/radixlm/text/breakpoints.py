@@ -21,7 +21,7 @@ from radixlm.text.tokenizer import Tokenizer
 Json = dict[str, Any]
 
 
-class Place(NamedTuple):
+class PrefixEnd(NamedTuple):
     """The end of a prefix: a message's part of content or call, or a tool, by their numbers.
 
     of: which message, or 0. A content that is one text is its own only part.
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 def with_marks(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]],
-    marks: Mapping[Place, str],
+    marks: Mapping[PrefixEnd, str],
 ) -> tuple[list[Json], list[Json]]:
     """The messages and tools with each mark at the end of its place."""
     marked, marked_tools = [dict(message) for message in messages], [dict(tool) for tool in tools]

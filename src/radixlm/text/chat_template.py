@@ -17,7 +17,7 @@ from radixlm.core.model_files import ModelFiles, files_of
 from radixlm.text.continuing import continued
 from radixlm.text.fitting import WORDS, Fit, Fitted, fitted, one_text, spelled, wider
 from radixlm.text.probing import find_fit
-from radixlm.text.sandbox import Budget, Given, Settable, compiled
+from radixlm.text.sandbox import Budget, GivenList, Settable, compiled
 from radixlm.text.tokenizer import Tokenizer, special_texts
 from radixlm.text.tool_text import AS_JSON, CallText
 
@@ -194,7 +194,7 @@ class ChatTemplate:
                 _logger.info("for this model's chat template, %s", WORDS[change])
 
     def _write(self, variables: Mapping[str, Any], messages: Sequence[Message], opens: bool) -> str:
-        return self._run({**variables, "messages": Given(map(Settable, messages))}, opens)
+        return self._run({**variables, "messages": GivenList(map(Settable, messages))}, opens)
 
     def _run(self, variables: Mapping[str, Any], add_generation_prompt: bool) -> str:
         budget = Budget()

@@ -131,7 +131,7 @@ def continues(half: bytes, data: bytes) -> bool:
     return True
 
 
-class Piece(NamedTuple):
+class DecodedText(NamedTuple):
     """The text that one token made certain. `stop`: the stop string that ends the request here."""
 
     text: str
@@ -141,11 +141,11 @@ class Piece(NamedTuple):
 class NoText:
     """In place of a Detokenizer, where nobody wants text."""
 
-    def push(self, token: int) -> Piece:  # noqa: ARG002
-        return Piece("")
+    def push(self, token: int) -> DecodedText:  # noqa: ARG002
+        return DecodedText("")
 
-    def flush(self) -> Piece:
-        return Piece("")
+    def flush(self) -> DecodedText:
+        return DecodedText("")
 
 
 class Detokenizer:
@@ -199,34 +199,34 @@ class Detokenizer:
         """The bytes so far of a character that is not whole yet."""
         return self._decoder.getstate()[0]
 
-    def push(self, token: int) -> Piece:
+    def push(self, token: int) -> DecodedText:
         """Take the next output token; give the text that is certain now, nothing after a stop."""
         if self._ended:
-            return Piece("")
+            return DecodedText("")
         self._pushed += 1
         return self._scanned(self._decode(token))
 
-    def flush(self) -> Piece:
+    def flush(self) -> DecodedText:
         """The text that was held back, when the request ends without a stop string; half a
         character that is left may complete one.
         """
         if self._ended:
-            return Piece("")
+            return DecodedText("")
         last = "" if self._half else self._decoder.decode(b"", final=True)
         if self._unread:
             self._thoughts = None  # it is no begin of any
         piece = self._scanned(last)
         self._ended = True
-        return piece if piece.stop is not None else Piece(piece.text + self._held)
+        return piece if piece.stop is not None else DecodedText(piece.text + self._held)
 
-    def _scanned(self, fresh: str) -> Piece:
+    def _scanned(self, fresh: str) -> DecodedText:
         """What is certain with `fresh`, which comes next."""
         if self._scanner is None:
-            return Piece(fresh)
+            return DecodedText(fresh)
         self._unread.append((fresh, self._pushed >= self._min_tokens))
         thought = 0 if self._thoughts is None else self._thoughts.feed(fresh)
         if thought is None:
-            return Piece("")
+            return DecodedText("")
         unread, self._unread = self._unread, []
         text = ""
         if thought:
@@ -239,19 +239,19 @@ class Detokenizer:
             piece = self._stopped(self._scanner, part, armed=armed)
             text += piece.text
             if piece.stop is not None:
-                return Piece(text, piece.stop)
-        return Piece(text)
+                return DecodedText(text, piece.stop)
+        return DecodedText(text)
 
-    def _stopped(self, scanner: StopScanner, fresh: str, *, armed: bool) -> Piece:
+    def _stopped(self, scanner: StopScanner, fresh: str, *, armed: bool) -> DecodedText:
         hit = scanner.feed(fresh, armed=armed)
         text = self._held + fresh
         if hit:
             self._ended = True
             end = len(self._held) + hit.end
-            return Piece(text[: end - len(hit.stop)], hit.stop)
+            return DecodedText(text[: end - len(hit.stop)], hit.stop)
         certain = len(text) - scanner.pending
         self._held = text[certain:]
-        return Piece(text[:certain])
+        return DecodedText(text[:certain])
 
     def _decode(self, token: int) -> str:
         if token in self._skipped:

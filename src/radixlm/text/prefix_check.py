@@ -20,7 +20,7 @@ _QUESTION = {"role": "user", "content": "Is it so?"}
 _NEXT = {"role": "user", "content": "Why?"}
 
 
-class _Probe(NamedTuple):
+class _AnswerProbe(NamedTuple):
     """An answer as the model writes it, and the message that a client sends it back as."""
 
     what: str
@@ -30,15 +30,15 @@ class _Probe(NamedTuple):
 
 
 _PROBES = (
-    _Probe("text", "Yes, it is.", {"content": "Yes, it is."}, ""),
-    _Probe(
+    _AnswerProbe("text", "Yes, it is.", {"content": "Yes, it is."}, ""),
+    _AnswerProbe(
         "white space around an answer",
         "\n Yes, it is. \n",
         {"content": "\n Yes, it is. \n"},
         "send back answers as they came, and keep their tokens: /v1/responses with "
         "previous_response_id does where the template lets them be",
     ),
-    _Probe(
+    _AnswerProbe(
         "reasoning of earlier turns",
         "<think>\nIt may be.\n</think>\n\nYes, it is.",
         {"content": "Yes, it is.", "reasoning_content": "It may be."},
@@ -80,12 +80,14 @@ def warning_of(broken: Sequence[BrokenPrefix]) -> str:
     return f"the chat template does not keep earlier turns, so the cache ends there: {places}"
 
 
-def _concerns(template: ChatTemplate, probe: _Probe) -> bool:
+def _concerns(template: ChatTemplate, probe: _AnswerProbe) -> bool:
     thinks = any(word in template.source for word in ("reasoning_content", "</think>"))
     return thinks or "reasoning_content" not in probe.sent_back
 
 
-def _broken(template: ChatTemplate, tokenizer: Tokenizer, probe: _Probe) -> BrokenPrefix | None:
+def _broken(
+    template: ChatTemplate, tokenizer: Tokenizer, probe: _AnswerProbe
+) -> BrokenPrefix | None:
     answer = {"role": "assistant", **probe.sent_back}
     try:
         asked = template.render_chat([_QUESTION], described=True)

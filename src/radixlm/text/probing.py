@@ -69,7 +69,7 @@ _BARE = (
 )
 
 
-class _Probe(NamedTuple):
+class _TemplateProbe(NamedTuple):
     """Conversations, and what helps a template that refuses or leaves out something of them: the
     first that loses nothing is taken.
 
@@ -88,7 +88,7 @@ _FOLDED: Change = {"system_folded": True}
 _TEXT: Change = {"calls_in_text": True, "results_in_text": True}
 _NO_TEXTS = range(len(NO_TEXT))
 _PROBES = (
-    _Probe(
+    _TemplateProbe(
         [[_ASKS], [_ASKS, _SAYS], [_ASKS, _SAYS, _GOES_ON]],
         [
             {"tools_listed": True},
@@ -97,8 +97,8 @@ _PROBES = (
             *({**_LISTED, **more} for more in ({}, _FOLDED, _ALTERNATE, {**_FOLDED, **_ALTERNATE})),
         ],
     ),
-    _Probe([[_ASKS]], [{"tools_filled": True}, _LISTED, {**_LISTED, **_FOLDED}], _BARE),
-    _Probe(
+    _TemplateProbe([[_ASKS]], [{"tools_filled": True}, _LISTED, {**_LISTED, **_FOLDED}], _BARE),
+    _TemplateProbe(
         [
             [_ASKS, _SAYS, _GOES_ON],
             [_SAYS, _GOES_ON],
@@ -112,13 +112,13 @@ _PROBES = (
             for at in _NO_TEXTS
         ],
     ),
-    _Probe(
+    _TemplateProbe(
         [[_SYSTEM, _ASKS, _SAYS, _GOES_ON], [_SYSTEM, _ASKS, _SAYS], [_SYSTEM, _SAYS, _GOES_ON]],
         [_FOLDED],
     ),
-    _Probe([[_SYSTEM]], [{"user_first": True}, _FOLDED]),
-    _Probe([[_SYSTEM, _RULE, _ASKS]], [{"systems_joined": True}, _FOLDED]),
-    _Probe(
+    _TemplateProbe([[_SYSTEM]], [{"user_first": True}, _FOLDED]),
+    _TemplateProbe([[_SYSTEM, _RULE, _ASKS]], [{"systems_joined": True}, _FOLDED]),
+    _TemplateProbe(
         [
             [_SYSTEM, _ASKS, _SAYS, _RULE, _GOES_ON],
             [_SYSTEM, _ASKS, _RULE, _SAYS, _GOES_ON],
@@ -130,12 +130,12 @@ _PROBES = (
             {"late_system_folded": True, **_ALTERNATE},
         ],
     ),
-    _Probe(
+    _TemplateProbe(
         [[_ASKS], [_ASKS, _SAYS, _RULE, _GOES_ON], [_ASKS, _RULE, _SAYS]],
         [{"late_system_folded": True}, {"late_system_folded": True, **_ALTERNATE}],
         grows=True,
     ),
-    _Probe(
+    _TemplateProbe(
         [[_ASKS, _CALLS, _RESULT], [_ASKS, _CALLS, _RESULT, _SAYS, _ENDS]],
         [
             {"arguments_as_json": True},
@@ -149,19 +149,19 @@ _PROBES = (
             _TEXT,
         ],
     ),
-    _Probe(
+    _TemplateProbe(
         [[_SYSTEM, _ASKS, _CALLS, _RESULT], [_SYSTEM, _ASKS, _CALLS]],
         [_FOLDED, _LISTED, {**_FOLDED, **_LISTED}],
     ),
-    _Probe(
+    _TemplateProbe(
         [[_ASKS, _said("", _call(_FOREIGN, "qv8f", "qv8v")), _result(_FOREIGN, "qv8f", "qv8r")]],
         [{"ids": "short"}, {"ids": "named"}, _TEXT],
     ),
-    _Probe(
+    _TemplateProbe(
         [[_ASKS, _BOTH, _RESULT, _OTHER_RESULT], [_ASKS, _BOTH, _RESULT, _OTHER_RESULT, _SAYS]],
         [{"one_call_a_message": True}, _TEXT],
     ),
-    _Probe(
+    _TemplateProbe(
         [
             [_ASKS, _TALKS, _RESULT],
             [_ASKS, _TALKS, _RESULT, _SAYS],
@@ -171,7 +171,7 @@ _PROBES = (
         ],
         [{"text_before_calls": True}, {"text_before_calls": True, **_ALTERNATE}, _TEXT],
     ),
-    _Probe(
+    _TemplateProbe(
         [
             [_ASKS, _CALLS, _RESULT, _GOES_ON],
             [_ASKS, _CALLS, _GOES_ON],
@@ -183,7 +183,7 @@ _PROBES = (
 )
 
 _THOUGHT = [_ASKS, _said("qv0t", _CALL, thoughts="qv0h"), _RESULT]
-_THOUGHTS = _Probe(
+_THOUGHTS = _TemplateProbe(
     [_THOUGHT], [{"text_before_calls": True}, {"text_before_calls": True, **_ALTERNATE}]
 )
 _THINKS_ON = [*_THOUGHT, _said("qv1t", _OTHER, thoughts="qv1h"), _OTHER_RESULT]
@@ -212,7 +212,7 @@ def find_fit(render: Render, *, tools: bool, described: bool) -> Fit:
     return replace(fit, results_by_call=not _shows_ids(render, fit, known))
 
 
-def _best(render: Render, fit: Fit, probe: _Probe) -> Fit:
+def _best(render: Render, fit: Fit, probe: _TemplateProbe) -> Fit:
     """The first fit that loses nothing of a probe, else that which loses least."""
     best, least = fit, _lost(render, fit, probe)
     for change in probe.changes:
@@ -225,7 +225,7 @@ def _best(render: Render, fit: Fit, probe: _Probe) -> Fit:
     return best
 
 
-def _lost(render: Render, fit: Fit, probe: _Probe) -> int:
+def _lost(render: Render, fit: Fit, probe: _TemplateProbe) -> int:
     """How many words of its conversations are not in the prompt, or not in their place."""
     lost = 0
     start = ""

@@ -23,7 +23,7 @@ class Settable(dict[str, Any], Namespace):
     """A message whose fields a template may set, as some do."""
 
 
-class Given(list[Settable]):
+class GivenList(list[Settable]):
     """Those that are given, which no template may add to."""
 
 

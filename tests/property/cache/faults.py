@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.cache import RadixCache, RadixTree, TreeNode, eviction, tree
+from radixlm.cache import RadixCache, RadixTree, TreeNode, eviction, policies, tree
 from radixlm.cache.node import page_key
 
 Patch = pytest.MonkeyPatch
@@ -324,7 +324,7 @@ def a_new_policy_keeps_the_old_order(rebuild, self, nodes, policy=None):
 
 def policy_key(name: str, key: Callable[[TreeNode], int]) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(
-        eviction, "POLICIES", {**eviction.POLICIES, name: lambda node: key(node)}
+        policies, "POLICIES", {**policies.POLICIES, name: lambda node: key(node)}
     )
 
 

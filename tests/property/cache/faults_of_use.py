@@ -13,6 +13,7 @@ from radixlm.cache import cache as cache_module
 from radixlm.cache import endings as explain
 from radixlm.cache.eviction import Ghosts
 from radixlm.cache.node import Match, page_key, path_slots
+from radixlm.cache.paths import known_end
 from radixlm.cache.pins import PinBoard
 from radixlm.cache.tree_stats import Reuse
 from tests.property.cache.faults import FAULTS, Patch, around, fault
@@ -231,10 +232,10 @@ def reuse_begins_an_epoch_in_the_past(enter, self, use, n_tokens):
 
 
 @around(RadixTree, "lock")
-def reuse_does_not_hear_of_locks(lock, self, node, top=None):
-    reuse, self.reuse = self.reuse, None
-    lock(self, node, top)
-    self.reuse = reuse
+def observers_do_not_hear_of_locks(lock, self, node, top=None, priority=0):
+    observers, self.observers = self.observers, ()
+    lock(self, node, top, priority)
+    self.observers = observers
 
 
 # why()
@@ -246,7 +247,7 @@ def why_is_told_from_the_tree_as_it_is_now(why, self):
         return why(self)
     match = self._keeper.match(self.key, self.node.namespace, max_match=self._ending._limit)
     limit, page_size = self._ending._limit, self._keeper.page_size
-    _, known = self._keeper.tree.known(self.key[:-1], match)
+    _, known = known_end(match, self.key[:-1], page_size)
     ending = explain.Ending(match, known, self.key, self.wanted, limit, page_size)
     return ending.report(self._keeper.clock.now())
 

@@ -13,7 +13,9 @@ from radixlm.cache import RadixTree
 from radixlm.core.errors import InvariantError
 from tests.cache_model import Mismatch
 from tests.cache_stress import SMALL, Stress
+from tests.component_model import ComponentStress, setups
 from tests.property.cache.faults import SEAMS
+from tests.property.cache.faults_of_components import OF_COMPONENTS
 from tests.property.cache.faults_of_use import FAULTS
 from tests.unit.cache import (
     conftest,
@@ -25,6 +27,7 @@ from tests.unit.cache import (
     test_policies,
     test_reuse,
     test_snapshot,
+    test_states,
     test_tree,
     test_tree_errors,
     test_why,
@@ -46,6 +49,7 @@ UNIT_TESTS = [
     test_reuse,
     test_why,
     test_snapshot,
+    test_states,
 ]
 
 
@@ -54,16 +58,32 @@ def caught_by_the_stress() -> str | None:
     spent = 0
     for seed, setup in enumerate(SETUPS):
         stress = Stress(seed, setup)
-        try:
-            stress.run(OPERATIONS, check_every=1)
-        except MISTAKES:
-            raise
-        except Exception as error:  # a crash is noticed, too
-            if not isinstance(error, InvariantError | Mismatch):
-                return f"stress, crash: {type(error).__name__}: {error}"
+        if noticed := what_stops(lambda stress=stress: stress.run(OPERATIONS, check_every=1)):
             spent += stress.checked.counts["operations"]
-            return f"stress, {spent} operations: {type(error).__name__}: {error}"
+            return f"stress, {spent} operations: {noticed}"
         spent += OPERATIONS
+    return None
+
+
+def caught_with_components() -> str | None:
+    """The same with components and places."""
+    for seed in range(2):
+        for setup in setups():
+            stress = ComponentStress(seed, setup)
+            if noticed := what_stops(lambda stress=stress: stress.run(200)):
+                return f"components, {setup[1:]}, seed {seed}: {noticed}"
+    return None
+
+
+def what_stops(run: Callable[[], object]) -> str | None:
+    """What is noticed in a run; a crash is, too. Raises MISTAKES."""
+    try:
+        run()
+    except MISTAKES:
+        raise
+    except Exception as error:
+        crash = "" if isinstance(error, InvariantError | Mismatch) else "crash: "
+        return f"{crash}{type(error).__name__}: {error}"
     return None
 
 
@@ -116,7 +136,8 @@ def test_fault_is_caught(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     FAULTS[name](monkeypatch)
-    caught = caught_by_the_stress() or caught_by_a_unit_test()
+    stress = caught_with_components if name in OF_COMPONENTS else caught_by_the_stress
+    caught = stress() or caught_by_a_unit_test()
     with capsys.disabled():
         print(f"\n{name:<50} {(caught or 'NOT CAUGHT')[:110]}", end="")
     assert caught is not None
@@ -125,11 +146,14 @@ def test_fault_is_caught(
 @pytest.mark.slow
 def test_nothing_is_caught_without_a_fault() -> None:
     assert caught_by_the_stress() is None
+    assert caught_with_components() is None
     assert len(list(unit_tests())) > 120
     assert caught_by_a_unit_test() is None
 
 
-@pytest.mark.parametrize("caught", [caught_by_the_stress, caught_by_a_unit_test])
+@pytest.mark.parametrize(
+    "caught", [caught_by_the_stress, caught_with_components, caught_by_a_unit_test]
+)
 def test_a_fault_that_is_wrong_itself_proves_nothing(
     caught: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,4 +173,4 @@ def test_a_fault_takes_what_its_seam_takes(name: str) -> None:
 
 
 def test_there_are_enough_faults() -> None:
-    assert len(FAULTS) >= 60
+    assert len(FAULTS) >= 90

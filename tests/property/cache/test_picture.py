@@ -12,7 +12,7 @@ from radixlm.core.errors import NodeGoneError, PinError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.observe.picture import Picture
 from tests.invariants import check
-from tests.tree_pictures import take_changes, tree_snapshot, watched
+from tests.tree_pictures import recorded, take_changes, tree_snapshot, watched
 
 QUERIES = [
     TreeQuery(),
@@ -128,7 +128,7 @@ def develop(picture: Picture, traffic: Traffic, draw: random.Random) -> TreeSnap
     while True:
         for _ in range(draw.randrange(3)):
             traffic.step()
-        changes = (tree.changes or None) if draw.random() < 0.5 else take_changes(tree)
+        changes = recorded(tree) if draw.random() < 0.5 else take_changes(tree)
         picture.update(changes or Changes())
         picture.develop(draw.randint(1, 9))
         if picture.complete:

@@ -122,7 +122,12 @@ class StoredMachine(RuleBasedStateMachine):
         self.sides: dict[Place, Side] = {}
         for place, room in ((Place.DISK, capacity), (Place.HOST, in_host)):
             tier = self.cache.add_store(place, size, room * size)
-            self.sides[place] = Side(tier, self.cache.tree.parts[-1])
+            [parts] = [
+                each
+                for each in self.cache.tree.observers
+                if isinstance(each, StoredParts) and each.place is place
+            ]
+            self.sides[place] = Side(tier, parts)
             self._watch(self.sides[place].parts)
         self.leases: list[Lease] = []
         self.again: set[Path] = set()  # what a request has used that was known before
@@ -328,7 +333,7 @@ class StoredMachine(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(EXACT))
     def set_policy(self, policy: str) -> None:
-        self.cache.tree.order.rebuild(self.cache.tree.nodes(), make_policy(policy))
+        self.cache.tree.set_policy(make_policy(policy))
 
     @rule(pages=PAGES, namespace=NAMESPACES, limit=SOME, place=PLACES)
     def restorable(self, pages: list[int], namespace: str | None, limit: int, place: Place) -> None:

@@ -149,12 +149,12 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(policy=st.sampled_from(sorted(NAMES)))
     def set_policy(self, policy: str) -> None:
-        self.tree.order.rebuild(self.tree.nodes(), make_policy(policy))
+        self.tree.set_policy(make_policy(policy))
 
     @rule()
     def forget_ghosts(self) -> None:
         self.tree.forget_ghosts()
-        assert self.tree.ghost_size == 0
+        assert self.tree.ghosts.size == 0
 
     @rule(pages=PAGES, namespace=NAMESPACES)
     def misuse(self, pages: list[int], namespace: str | None) -> None:

@@ -59,10 +59,7 @@ class World:
         self.bench = Bench(sink=self._note)
         self.clock = VirtualClock()
         self.clock.advance(1)
-        core = self.bench.core
-        self.watching = Watching(
-            self.bench.cache, self.bench.scheduler, self._journal, core.stats, self.clock
-        )
+        self.watching = Watching(self.bench.cache, self.bench.scheduler, self._journal, self.clock)
         self.watchers: dict[int, Watcher] = {}
         self._names = 0
 
@@ -90,7 +87,7 @@ class World:
         self.turn()
 
     def turn(self) -> None:
-        for seen in self.watching.turn():
+        for seen in self.watching.turn(self.bench.core.stats()):
             watcher = self.watchers[seen.ticket]
             watcher.take(seen.news, self.clock.now(), len(self.noted))
 

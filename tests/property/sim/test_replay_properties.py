@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlm.core.config import EngineConfig
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import made_up
 from radixlm.sim.replay import Replay
 from radixlm.sim.sim_machine import Machine
@@ -29,7 +29,7 @@ def ids(first: int, size: int) -> np.ndarray:
 
 
 @st.composite
-def traces(draw) -> list[Session]:
+def traces(draw) -> list[TraceSession]:
     sessions, at = [], 0.0
     for number in range(draw(st.integers(1, 12))):
         at += draw(st.sampled_from([0.0, 0.003, 0.05, 1.0]))
@@ -38,9 +38,9 @@ def traces(draw) -> list[Session]:
         for place in range(draw(st.integers(1, 3))):
             answer = ids(100_000 + 1_000 * number + 100 * place, draw(st.integers(1, 60)))
             allowed = draw(st.sampled_from([0, 80]))
-            calls.append(Call(prompt, answer, gap=0.02 * place, max_tokens=allowed))
+            calls.append(TraceCall(prompt, answer, gap=0.02 * place, max_tokens=allowed))
             prompt = np.concatenate((prompt, answer, ids(500_000 + 100 * number, 3)))
-        sessions.append(Session(tuple(calls), at))
+        sessions.append(TraceSession(tuple(calls), at))
     return sessions
 
 

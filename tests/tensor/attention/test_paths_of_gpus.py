@@ -8,7 +8,9 @@ import torch
 from radixlm.attention import torch_parts, torch_reads
 from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchBackend
+from radixlm.attention.torch_parts import attend_all
 from radixlm.memory.pools import KVPool
+from scripts.gpu_check.steps import Step
 from tests.pretend_gpu import PretendGpu
 from tests.tensor.attention_cases import (
     BACKENDS,
@@ -63,6 +65,36 @@ def test_scores_of_a_long_chunk_are_never_all_written_out(
         out = run(case, EVERYTHING, **beside)
     assert gpu.count().largest <= 250_000
     assert (out.double() - reference(case, **beside)).abs().max().item() < 5e-6
+
+
+@pytest.mark.parametrize(
+    ("step", "pays"),
+    [
+        (Step("a GPU waits for its host", 64, 1_050, shared=1_000), False),
+        (Step("it has much to read", 256, 4_224, shared=4_096), True),
+        (Step("chunks, which read it once each", 64, 4_096, 64, shared=4_096), False),
+    ],
+    ids=lambda value: value.name if isinstance(value, Step) else "",
+)
+def test_rows_read_together_what_takes_longer_than_calls(
+    gpu: PretendGpu, step: Step, pays: bool
+) -> None:
+    backend = TorchBackend(KVPool(1, 4, 8, 128, torch.bfloat16, gpu.device), 16)
+    assert bool(make_plan(step.batch(begins=False).rows, backend.sharing).shared) == pays
+
+
+def test_a_shared_read_takes_as_many_calls_whatever_its_length(gpu: PretendGpu) -> None:
+    counts = []
+    for tokens in (40, 2_051):
+        q, keys = (torch.randn(2, size, 8) for size in (5, tokens))
+        here = attend_all(q, keys.transpose(0, 1), keys.transpose(0, 1))
+        q, keys = q.to(gpu.device), keys.transpose(0, 1).to(gpu.device)
+        gpu.count()
+        there = attend_all(q, keys, keys)
+        counts.append(gpu.count().launches)
+        for ours, wanted in zip(there, here, strict=True):
+            assert torch.allclose(ours.cpu(), wanted, atol=1e-5)
+    assert counts[0] == counts[1] <= 10
 
 
 def test_cudnn_s_attention_is_off_on_a_gpu(gpu: PretendGpu) -> None:

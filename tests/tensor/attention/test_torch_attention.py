@@ -29,7 +29,7 @@ def test_any_mixture_equals_the_dense_reference(
 
 
 def test_a_few_long_contexts_are_cut_in_pieces() -> None:
-    heads = Heads(3, 1, 8)
+    heads = Heads(4, 1, 8)
     for shapes in ([(1500, 1)], [(3000, 1), (1, 1)], [(2000, 2), (600, 1)]):
         case = make_case(shapes, heads, torch.float32, "cpu", seed=5, scattered=True)
         out = run(case, backend="direct")

@@ -8,6 +8,7 @@ from radixlm.attention.backends import CpuBackend
 from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
 from radixlm.attention.torch_parts import attend_all, attend_part, plain_part
 from radixlm.memory.pools import KVPool
+from tests.pairs import pairs
 from tests.tensor.attention_cases import (
     Heads,
     Path,
@@ -22,13 +23,11 @@ SOME = Sharing(largest=99, fewest=1, shortest=0, least_saved=20, least_view=8)
 RULES = [EVERYTHING, SOME]
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("heads", [Heads(4, 4, 8), Heads(6, 3, 16), Heads(8, 2, 8)])
-@pytest.mark.parametrize(
-    "page", [0, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 16))]
-)
-@pytest.mark.parametrize("depth", [1, 6, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("backend", ["torch", "cpu", "tiles"])
+@pytest.mark.parametrize(
+    ("page", "depth", "heads", "rule"),
+    pairs([0, 4, 1, 16], [1, 6, 3], [Heads(4, 4, 8), Heads(6, 3, 16), Heads(8, 2, 8)], RULES),
+)
 def test_any_tree_equals_the_plain_backend(
     rule: Sharing, heads: Heads, page: int, depth: int, backend: str
 ) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from radixlm.bench.bench_commands import command
 from radixlm.bench.bench_reports import draw, share_of_bound, show, summary
-from radixlm.bench.paper_run import MODES, Row, Setup, run
+from radixlm.bench.paper_run import MODES, Setup, WorkloadResult, run
 from radixlm.bench.tables import check_picture
 from radixlm.bench.workloads import WORKLOADS, SharedPrompt, Workload
 from radixlm.core.errors import ConfigError
@@ -34,7 +34,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
     )
 
 
-def measure(name: str, setup: Setup, *modes: str) -> dict[str, Row]:
+def measure(name: str, setup: Setup, *modes: str) -> dict[str, WorkloadResult]:
     workload = WORKLOADS[name]
     return {row.mode: row for row in run([(workload, setup.plan(workload))], modes, setup)}
 
@@ -141,7 +141,7 @@ def test_command_prints_saves_and_draws(tmp_path: Path) -> None:
     assert last["share_of_bound"] == {"lpm": None}
 
 
-ROW = Row(
+ROW = WorkloadResult(
     workload="mmlu-few-shot",
     mode="off",
     requests=1,

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from radixlm.bench.bench_commands import command
 from radixlm.bench.gguf_export import write_gguf
-from radixlm.bench.quantized_run import LlamaSide, bytes_held, bytes_read
+from radixlm.bench.quantized_run import LlamaSide, bytes_held, bytes_read, load_peak
 from radixlm.core.errors import ConfigError
 from radixlm.models import ModelConfig
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, SHAPES, write_random_checkpoint
@@ -28,7 +28,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_random_checkpoint("tiny", tmp_path_factory.mktemp("tiny") / "t")
 
 
-def test_every_format_has_figures(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_every_format_has_figures(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peaks are those of processes of their own, see below; here each is a number."""
+    monkeypatch.setattr("radixlm.bench.quantized_command.load_peak", lambda *_: 10**6)
     path = tmp_path / "figures.json"
     arguments = ["quantized", str(tiny), "--format", "int8", "--format", "bf16", "--rounds", "2"]
     arguments += ["--answer", "3", "--prefill", "20", "--threads", "2", "--json", str(path)]
@@ -44,6 +49,12 @@ def test_every_format_has_figures(tiny: Path, tmp_path: Path) -> None:
         assert row["prefill_per_s"] == pytest.approx(20 / min(row["prefill_s"]), rel=0.02)
         assert row["decode_theirs_over_ours"] == 1
     assert report["memory"].keys() == {"int8", "bf16"}
+    assert {row["peak_mb"] for row in report["memory"].values()} == {1.0}
+
+
+@pytest.mark.slow
+def test_the_peak_of_a_load_is_more_than_what_is_held(tiny: Path) -> None:
+    assert load_peak(tiny, "int8") > bytes_held(ModelConfig.from_hf(TINY), "int8")
 
 
 def test_bytes_are_those_of_codes_and_scales() -> None:

@@ -120,3 +120,13 @@ def test_an_engine_that_is_closed_is_told(engine):
     with pytest.raises(ProgramError, match=r"test_engine_programs\.py"):
         fan.run(1, backend=gone)["a"]
     assert no_threads_left()
+
+
+def test_an_answer_ends_where_there_is_no_more_room_as_on_a_server():
+    @rl.function
+    def program(s):
+        s += "Hello" + rl.gen("a", ignore_eos=True)
+
+    with Engine(kv_tokens=60) as small:
+        meta = program.run(backend=small).get_meta_info("a")
+    assert meta["prompt_tokens"] + meta["completion_tokens"] == 60

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from radixlm.layers.compiled import TensorOptions
-from radixlm.layers.experts import ExpertMLP, Router
+from radixlm.layers.experts import ExpertMLP, ExpertRouter
 from radixlm.layers.linear import Quantize
 from radixlm.layers.mlps import MLP
 from radixlm.layers.quantized import quantize
@@ -20,7 +20,7 @@ OPTIONS = TensorOptions(torch.float32, torch.device("cpu"))
 INT4 = partial(quantize, bits=4, group=32)
 
 
-def by_definition(router: Router, experts: list[MLP], x: Tensor) -> Tensor:
+def by_definition(router: ExpertRouter, experts: list[MLP], x: Tensor) -> Tensor:
     weights, chosen = router(x)
     made = torch.zeros_like(x)
     for token in range(x.shape[0]):
@@ -34,7 +34,7 @@ def by_definition(router: Router, experts: list[MLP], x: Tensor) -> Tensor:
 @pytest.mark.parametrize("rows", [1, 8, 90])
 def test_the_sum_of_the_chosen(activation: str, packing: str, rows: int) -> None:
     torch.manual_seed(rows)
-    router = Router(HIDDEN, EXPERTS, OPTIONS, name="gate", chosen=CHOSEN, renormalised=True)
+    router = ExpertRouter(HIDDEN, EXPERTS, OPTIONS, name="gate", chosen=CHOSEN, renormalised=True)
     experts = [
         MLP(HIDDEN, SIZE, OPTIONS, bias=False, activation=activation) for _ in range(EXPERTS)
     ]

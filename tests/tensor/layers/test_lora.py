@@ -11,7 +11,7 @@ from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Adapted, AdaptedRows, Addition
 from radixlm.layers.low_rank import LowRank
-from radixlm.layers.ways import LAYOUTS, Choice, Way, one_way, ways_of
+from radixlm.layers.ways import LAYOUTS, GemmChoice, Way, one_way, ways_of
 
 CPU = torch.device("cpu")
 SIZES = {"a": 104, "b": 104}
@@ -38,7 +38,7 @@ def test_each_adapter_adds_to_its_own_rows(way: Way, gate: GateKind | None) -> N
         pytest.skip(f"this machine has no {way}")
     linear.weight.normal_()
     weight, x = linear.weight.clone(), torch.randn(9, 64)
-    linear.pack(lambda *_: Choice([(1, way)]))
+    linear.pack(lambda *_: GemmChoice([(1, way)]))
     both = [low_rank(0, 104, 3), low_rank(104, 104, 5)]
     second, all_of_it = [low_rank(104, 104, 4)], [low_rank(0, 208, 2)]
     rows = [(1, 4, both), (4, 5, second), (5, 8, all_of_it)]

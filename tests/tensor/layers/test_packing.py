@@ -15,25 +15,27 @@ from radixlm.kernels.jit import KernelStore
 from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
 from radixlm.layers.mlps import MLP
-from radixlm.layers.ways import LAYOUTS, Choice, ProductTable, Way, one_way, ways_of
+from radixlm.layers.ways import LAYOUTS, GemmChoice, ProductTable, Way, one_way, ways_of
+from tests.pairs import pairs
 
 CPU = torch.device("cpu")
 
 
 PACKED = [way for way in LAYOUTS if way != "torch"]
+TYPES = [(torch.float32, 1e-4), (torch.bfloat16, 0.05)]
 
 
 def pack(layer: Linear | LMHead, way: Way = "vectors") -> None:
     if way not in ways_of(layer.weight):
         pytest.skip(f"this machine has no {way} for {layer.weight.dtype}")
-    layer.pack(lambda *_: Choice([(1, way)]))
+    layer.pack(lambda *_: GemmChoice([(1, way)]))
 
 
-@pytest.mark.parametrize("way", PACKED)
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
-@pytest.mark.parametrize("outputs", [48, 80, 96, 1000])
-@pytest.mark.parametrize("tokens", [0, 1, 7, 8, 9, 31, 33, 48, 300])
+@pytest.mark.parametrize(("dtype", "close"), TYPES)
+@pytest.mark.parametrize(
+    ("way", "tokens", "outputs", "bias"),
+    pairs(PACKED, [0, 1, 7, 8, 9, 31, 33, 48, 300], [48, 80, 96, 1000], [False, True]),
+)
 def test_the_same_product(
     tokens: int, outputs: int, dtype: torch.dtype, close: float, bias: bool, way: Way
 ) -> None:
@@ -53,7 +55,7 @@ def test_the_same_product(
 
 
 @pytest.mark.parametrize("way", PACKED)
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
+@pytest.mark.parametrize(("dtype", "close"), TYPES)
 def test_a_tied_head_is_packed_beside_the_embedding(
     dtype: torch.dtype, close: float, way: Way
 ) -> None:
@@ -112,10 +114,11 @@ def test_packing_keeps_no_second_copy() -> None:
     assert linear.weight.untyped_storage().nbytes() == 0
 
 
-@pytest.mark.parametrize("way", ["tiles", "vectors", "one way"])
-@pytest.mark.parametrize("outputs", [128, 20])
-@pytest.mark.parametrize("gate", [None, *GATES])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("way", "outputs", "gate"),
+    pairs(["tiles", "vectors", "one way"], [128, 20], [None, *GATES]),
+)
 def test_a_row_does_not_depend_on_the_rows_beside_it(
     dtype: torch.dtype, gate: GateKind | None, outputs: int, way: Way | Literal["one way"]
 ) -> None:
@@ -148,11 +151,10 @@ def test_nor_does_its_gate(dtype: torch.dtype, size: int) -> None:
     assert torch.equal(linear(x[:290]), together[:290])
 
 
-@pytest.mark.parametrize("way", PACKED)
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05)])
-@pytest.mark.parametrize("size", [16, 80, 200])
-@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize(("dtype", "close"), TYPES)
+@pytest.mark.parametrize(
+    ("way", "size", "kind", "bias"), pairs(PACKED, [16, 80, 200], [*GATES], [False, True])
+)
 def test_a_gated_product(
     kind: GateKind, size: int, dtype: torch.dtype, close: float, bias: bool, way: Way
 ) -> None:
@@ -169,7 +171,7 @@ def test_a_gated_product(
             x.double(), linear.weight.double(), linear.bias.double() if bias else None
         ).chunk(2, -1)
         wanted = GATES[kind](gate) * up
-        linear.pack(lambda *_: Choice([(1, way)]))
+        linear.pack(lambda *_: GemmChoice([(1, way)]))
         made = linear(x)
         assert made.shape == (tokens, size)
         assert made.dtype == dtype

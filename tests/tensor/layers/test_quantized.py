@@ -16,7 +16,7 @@ from radixlm.layers.linear import Linear
 from radixlm.layers.mlps import MLP
 from radixlm.layers.quantized import FP4_ZERO, QuantizedWeight, from_mxfp4, quantize, stacked
 from radixlm.layers.quantized_products import QuantizedProduct, forms_of
-from radixlm.layers.ways import Choice, ProductTable, one_way
+from radixlm.layers.ways import GemmChoice, ProductTable, one_way
 
 CPU = torch.device("cpu")
 KINDS = ["8", "8/16+", "8/32", "4", "4/32+", "4/64", "4/32 fp4"]
@@ -191,7 +191,7 @@ def test_without_code_for_it_a_weight_is_taken_out_of_its_codes() -> None:
     weight = random_weight(12, 20, "8")
     assert forms_of(weight) == ()
     linear.put("a", weight)
-    linear.pack(lambda *_: Choice([(1, "torch")]))
+    linear.pack(lambda *_: GemmChoice([(1, "torch")]))
     x = torch.randn(3, 20)
     assert torch.equal(linear(x), functional.linear(x, weight.dequantized()))
 

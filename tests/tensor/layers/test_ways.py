@@ -11,9 +11,9 @@ import torch
 
 from radixlm.kernels.jit import KernelStore
 from radixlm.layers import ways
-from radixlm.layers.ways import COUNTS, Choice, ProductTable, Shape, Times, choose, ways_of
+from radixlm.layers.ways import COUNTS, GemmChoice, GemmShape, ProductTable, Times, choose, ways_of
 
-SHAPE = Shape(48, 32, "float32", "float32")
+SHAPE = GemmShape(48, 32, "float32", "float32")
 
 
 def even(seconds: float, **others: float) -> dict[int, float]:
@@ -21,7 +21,7 @@ def even(seconds: float, **others: float) -> dict[int, float]:
 
 
 def test_each_number_of_rows_has_its_way() -> None:
-    choice = Choice([(8, "vectors"), (2048, "tiles")])
+    choice = GemmChoice([(8, "vectors"), (2048, "tiles")])
     assert [choice.way(rows) for rows in (0, 1, 8, 9, 2048, 9000)] == [
         *("vectors", "vectors", "vectors"),
         *("tiles", "tiles", "tiles"),
@@ -62,14 +62,14 @@ def test_all_ways_of_this_machine_are_timed() -> None:
 
 def test_large_weights_are_timed_by_some_of_their_outputs() -> None:
     assert SHAPE.timed == SHAPE
-    assert Shape(150_000, 4096, "bfloat16", "float32").timed.outputs == 8192
+    assert GemmShape(150_000, 4096, "bfloat16", "float32").timed.outputs == 8192
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[Shape]:
-    made: list[Shape] = []
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[GemmShape]:
+    made: list[GemmShape] = []
 
-    def measure(shape: Shape) -> Times:
+    def measure(shape: GemmShape) -> Times:
         made.append(shape)
         return {"vectors": even(1.0), "torch": even(2.0)}
 
@@ -77,7 +77,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Shape]:
     return made
 
 
-def test_times_are_kept(tmp_path: Path, measured: list[Shape]) -> None:
+def test_times_are_kept(tmp_path: Path, measured: list[GemmShape]) -> None:
     for _ in range(2):
         table = ProductTable(KernelStore(tmp_path))
         assert table.times(SHAPE) == {"vectors": even(1.0), "torch": even(2.0)}
@@ -92,7 +92,7 @@ def test_the_first_of_two_processes_counts_for_both(
 ) -> None:
     first, second = (ProductTable(KernelStore(tmp_path)) for _ in range(2))
 
-    def measure(shape: Shape) -> Times:
+    def measure(shape: GemmShape) -> Times:
         monkeypatch.setattr(ways, "measure", lambda _: {"torch": even(1.0)})
         first.times(shape)  # while the second one is still measuring
         return {"torch": even(2.0)}
@@ -106,7 +106,7 @@ def test_the_first_of_two_processes_counts_for_both(
     "content", [b"", b"{", b"[[1, 2]]", b"[[[1], {}]]", b"3", json.dumps([[SHAPE, 3]]).encode()]
 )
 def test_a_damaged_table_is_measured_anew(
-    content: bytes, tmp_path: Path, measured: list[Shape], caplog: pytest.LogCaptureFixture
+    content: bytes, tmp_path: Path, measured: list[GemmShape], caplog: pytest.LogCaptureFixture
 ) -> None:
     store = KernelStore(tmp_path)
     ProductTable(store).times(SHAPE)
@@ -118,7 +118,7 @@ def test_a_damaged_table_is_measured_anew(
     assert "Measuring" in caplog.text
 
 
-def test_a_torn_file_is_measured_anew(tmp_path: Path, measured: list[Shape]) -> None:
+def test_a_torn_file_is_measured_anew(tmp_path: Path, measured: list[GemmShape]) -> None:
     ProductTable(KernelStore(tmp_path)).times(SHAPE)
     [file] = tmp_path.iterdir()
     file.write_bytes(file.read_bytes()[:-3])
@@ -128,7 +128,7 @@ def test_a_torn_file_is_measured_anew(tmp_path: Path, measured: list[Shape]) -> 
 
 @pytest.mark.parametrize("other", ["processor", "threads"])
 def test_another_machine_measures_for_itself(
-    other: str, tmp_path: Path, measured: list[Shape], monkeypatch: pytest.MonkeyPatch
+    other: str, tmp_path: Path, measured: list[GemmShape], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = KernelStore(tmp_path)
     ProductTable(store).times(SHAPE)

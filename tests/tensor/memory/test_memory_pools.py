@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from radixlm.core.batch import Remap
-from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token, free_host_memory
+from radixlm.memory.pools import (
+    CUDA_SHARE,
+    KVPool,
+    ReqToTokenPool,
+    bytes_per_token,
+    default_kv_tokens,
+    free_host_memory,
+)
 from tests.pretend_gpu import PretendGpu
 from tests.tensor.rows import make_row
 
@@ -138,6 +145,13 @@ def test_a_pool_takes_memory_only_where_it_is_written() -> None:
     assert resident() - before < pool.nbytes // 10
     pool.write(0, torch.tensor([7]), torch.ones(1, 2, 16), torch.ones(1, 2, 16))
     assert pool.keys[0][6:9].sum() == 32
+
+
+def test_what_torch_keeps_of_another_engine_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [10_000]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[-1], 200_000))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(100_000))
+    assert default_kv_tokens(10, torch.device("cuda")) == CUDA_SHARE * 10_000
 
 
 OLD = sys.platform != "linux" or tuple(map(int, platform.release().split(".")[:2])) < (5, 14)

@@ -18,7 +18,7 @@ from radixlm.layers.lora import Adapted, AdaptedRows
 from radixlm.layers.quantized import quantize
 from radixlm.layers.ways import one_way
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
-from radixlm.models.adapters import WEIGHTS, Adapter, load_adapter
+from radixlm.models.adapters import WEIGHTS, AdapterWeights, load_adapter
 from radixlm.testing.peft_adapters import ALL, ATTENTION, adapted_logits, make_adapter
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.attention_cases import DenseAttend
@@ -42,7 +42,9 @@ def load(folder: Path, **more: Any) -> CausalLM:
 
 
 @torch.inference_mode()
-def logits(model: CausalLM, adapter: Adapter, token_ids: list[int], start: int = 0) -> Tensor:
+def logits(
+    model: CausalLM, adapter: AdapterWeights, token_ids: list[int], start: int = 0
+) -> Tensor:
     """All tokens, of which those from `start` on have the adapter."""
     rows = torch.arange(len(token_ids))
     attend = DenseAttend(model.config.n_kv_heads, model.config.windows)

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
-from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment
+from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment, WindowMoves
 from radixlm.core.sampling import SamplingParams
 from radixlm.runner.batch_wire import packed, unpacked
 from radixlm.runner.model_runner import ForwardBatch
@@ -46,12 +46,25 @@ def test_what_is_computed_is_the_same() -> None:
     assert len(a.logit_rows) > len(a.sampling), "no log-probabilities of a prompt"
 
 
+def test_window_slots_are_followed() -> None:
+    given = batch()
+    assert unpacked(packed(given)).windows is None
+    slots, window_slots = (np.array(each, dtype=np.int32) for each in ([20, 9, 21], [4, 0, 5]))
+    taken = unpacked(packed(replace(given, windows=WindowMoves(slots, window_slots))))
+    assert taken.windows is not None
+    assert [each.tolist() for each in taken.windows] == [[20, 9, 21], [4, 0, 5]]
+    assert [row.new_slots.tolist() for row in taken.rows] == [
+        row.new_slots.tolist() for row in given.rows
+    ]
+
+
 def test_no_rows() -> None:
     assert unpacked(packed(ScheduledBatch(()))).rows == ()
 
 
-def test_every_field_of_a_row_is_known() -> None:
+def test_every_field_is_known() -> None:
     """One that is new has to be sent, too, or left out on purpose."""
+    assert {item.name for item in fields(ScheduledBatch)} == {"rows", "masks", "windows"}
     assert {item.name for item in fields(ScheduledRow)} == {
         *("request", "row", "tokens", "start", "prompt_length", "new_slots", "remaps"),
         *("segments", "samples"),

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from radixlm.core.errors import CheckpointError, ConfigError
-from radixlm.runner.ranks import Ranks
+from radixlm.runner.ranks import RankProcesses
 
 
 @contextmanager
-def started(ends: dict[int, str], **settings: object) -> Iterator[Ranks]:
+def started(ends: dict[int, str], **settings: object) -> Iterator[RankProcesses]:
     """Three, of which some end in some way."""
     given = {"ends": {str(rank): end for rank, end in ends.items()}, **settings}
-    ranks = Ranks(3, torch.device("cpu"), "tests.made_up_ranks:main", given)
+    ranks = RankProcesses(3, torch.device("cpu"), "tests.made_up_ranks:main", given)
     try:
         yield ranks
     finally:

@@ -10,7 +10,7 @@ import pytest
 from radixlm.core.config import EngineConfig
 from radixlm.sim import calibration
 from radixlm.sim.calibration import measured
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.kept_costs import keep_costs, kept_costs
 from radixlm.sim.replay import Replay
 from radixlm.testing.checkpoints import write_random_checkpoint
@@ -43,7 +43,7 @@ def test_a_model_is_measured_kept_and_simulated(tmp_path: Path) -> None:
     assert kept_costs(config, tmp_path / "kept") == costs
     replay = Replay(config, costs, Problems())
     prompt, answer = np.arange(50, dtype=np.int32), np.arange(5, dtype=np.int32)
-    replay.run([Session((Call(prompt, answer),))])
+    replay.run([TraceSession((TraceCall(prompt, answer),))])
     assert 0 < replay.times.first[0] < replay.seconds < 5
 
 
@@ -54,3 +54,12 @@ def test_a_step_that_no_engine_does_is_not_measured(tmp_path: Path) -> None:
     costs = measured(config)
     assert [each[:2] for each in costs.prefill] == [(1, 0)]
     assert [each[:2] for each in costs.decode] == [(1, 16)]
+
+
+@pytest.mark.usefixtures("few")
+def test_no_request_is_longer_than_pins_let_it_be(tmp_path: Path) -> None:
+    folder = write_random_checkpoint("tiny", tmp_path / "tiny")
+    config = EngineConfig(model=str(folder), kv_tokens=160, max_pinned_tokens=80, dtype="float32")
+    costs = measured(config)
+    assert [each[:2] for each in costs.prefill] == [(1, 0), (32, 0)]
+    assert [each[:2] for each in costs.decode] == [(1, 16), (4, 16)]

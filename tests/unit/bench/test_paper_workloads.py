@@ -11,13 +11,13 @@ import pytest
 
 from radixlm.bench.programs import (
     MARGIN,
-    Ask,
+    BenchRequest,
     Bound,
+    CompletedRequest,
     Draw,
     DryClient,
-    Finished,
-    Plan,
     Reply,
+    WorkloadPlan,
     best_possible,
     run_all,
 )
@@ -30,10 +30,10 @@ class Recorder:
     """Answers with tokens beyond the vocabulary, so that they are known wherever they turn up."""
 
     def __init__(self) -> None:
-        self.asked: list[Ask] = []
+        self.asked: list[BenchRequest] = []
         self.replies: list[list[int]] = []
 
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, ask: BenchRequest) -> Reply:
         first = VOCAB + 1_000 * len(self.asked)
         reply = list(range(first, first + ask.out))
         self.asked.append(ask)  # no copy: a program must leave a prompt alone that it has sent
@@ -164,8 +164,8 @@ def test_scale_changes_counts_not_lengths() -> None:
     assert len(record("tree-search", scale=0.1).asked) == 20
 
 
-def finished(prompt: list[int], answer: list[int], scored: int = 0) -> Finished:
-    return Finished(Ask(prompt=prompt, out=len(answer), scored=scored), answer)
+def finished(prompt: list[int], answer: list[int], scored: int = 0) -> CompletedRequest:
+    return CompletedRequest(BenchRequest(prompt=prompt, out=len(answer), scored=scored), answer)
 
 
 def test_bound_of_identical_prompts_is_all_but_the_last_token() -> None:
@@ -205,7 +205,7 @@ def test_no_order_beats_the_bound(order: int) -> None:
     """Computed one after the other, in any order, nothing finds more than the bound says."""
     recorder = record("hellaswag-few-shot", scale=0.1)
     extra = [finished([1, 2, 3], [4, 5]), finished([1, 2, 3], [4, 5]), finished([1, 2], [3])]
-    requests = [*map(Finished, recorder.asked, recorder.replies), *extra]
+    requests = [*map(CompletedRequest, recorder.asked, recorder.replies), *extra]
     bound = best_possible(requests)
     known: set[tuple[int, ...]] = set()
     cached = 0
@@ -219,15 +219,15 @@ def test_no_order_beats_the_bound(order: int) -> None:
 
 
 def test_plan_counts_shared_tokens_once() -> None:
-    assert WORKLOADS["batch-same-prompt"].plan(VOCAB, seed=0, scale=0.1) == Plan(
+    assert WORKLOADS["batch-same-prompt"].plan(VOCAB, seed=0, scale=0.1) == WorkloadPlan(
         requests=10, distinct=2_000 + 10 * 116, largest=2_116, at_once=21_160
     )
     chats = WORKLOADS["multi-turn-short"].plan(VOCAB, seed=0, scale=1 / 16)
-    assert chats == Plan(requests=8, distinct=8 * 136, largest=8 * 136, at_once=8 * 136)
+    assert chats == WorkloadPlan(requests=8, distinct=8 * 136, largest=8 * 136, at_once=8 * 136)
 
 
 def test_pool_is_a_share_of_the_distinct_tokens_but_fits_the_largest() -> None:
-    plan = Plan(requests=10, distinct=10_000, largest=2_000, at_once=30_000)
+    plan = WorkloadPlan(requests=10, distinct=10_000, largest=2_000, at_once=30_000)
     assert plan.pool_tokens(0.3) == 3_000
     assert plan.pool_tokens(0.01) == 2_000 + MARGIN
     assert plan.pool_tokens(None) >= 40_000

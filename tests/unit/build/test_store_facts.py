@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from radixlm.build.chosen import reached_of
-from radixlm.build.store_facts import Source, shape_of
+from radixlm.build.store_facts import EngineFacts, shape_of
 from radixlm.core.config import EngineConfig
 from radixlm.core.model_files import ModelFolder
 from radixlm.core.weight_files import stamped
 from radixlm.layers.expansion import LatentSizes
-from radixlm.layers.grouped_router import Routing
+from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.mlps import Clamped
 from radixlm.layers.rotary import (
     FactorScaling,
@@ -68,7 +68,7 @@ FULL = replace(
         qk_norm=QueryKeyNorms(),
         windows=(None, 64),
         activation=Clamped(1.0, 2.0),
-        experts=Experts(8, 2, 32, renormalised=True, routing=Routing()),
+        experts=Experts(8, 2, 32, renormalised=True, routing=GroupedRouting()),
         latents=LatentSizes(8, 8, 8, 8),
     ),
     eos_token_ids=frozenset({1, 258}),
@@ -175,7 +175,7 @@ class Model:
         files, device = ModelFolder(self.folder), torch.device("cpu")
         pool = KVPool(1, 8, heads, 16, kv, device, coded=config.kv_cache_dtype == "int8")
         model = reached_of(config, ModelConfig.from_hf(files.config()))
-        source = Source(files, stamped(files.weights()), model, threads=2)
+        source = EngineFacts(files, stamped(files.weights()), model, threads=2)
         made = source.identity(
             config, pool, PoolBlocks(pool, 8), WeightSums(self.store), progress=False
         )

@@ -20,5 +20,5 @@ def test_parents_come_first_and_then_the_older():
     below = TreeNode(2, bytes(4), ONE, children[-1])
     changes = Changes()
     for node in random.Random(0).sample([*children, below], len(children) + 1):
-        changes.touch(node)
+        changes.changed(node)
     assert changes.touched() == [root, *children, below]

@@ -34,7 +34,7 @@ class TestLeftBehind:
         assert (len(leaf), leaf.resident, leaf.ghosts) == (4, 3, 1)
         tree.evict(3)
         assert (len(leaf), leaf.resident, leaf.slots.size) == (4, 0, 0)
-        assert (tree.ghost_size, tree.evictable_size, tree.node_count) == (4, 0, 2)
+        assert (tree.ghosts.size, tree.evictable_size, tree.node_count) == (4, 0, 2)
         check(tree)
 
     @pytest.mark.parametrize("page_size", PAGE_SIZES)
@@ -72,9 +72,9 @@ class TestLeftBehind:
         tree = RadixTree()
         leaf = tree.insert([1, 2, 3], [0, 1, 2]).node
         tree.evict(1)
-        assert (len(leaf), leaf.end, tree.ghost_size) == (2, 2, 0)
+        assert (len(leaf), leaf.end, tree.ghosts.size) == (2, 2, 0)
         tree.evict(2)
-        assert (tree.node_count, tree.ghost_size) == (0, 0)
+        assert (tree.node_count, tree.ghosts.size) == (0, 0)
         assert tree.stats.forgotten_tokens == 3
         check(tree)
 
@@ -99,7 +99,7 @@ class TestBudget:
         tree.evict(3)
         assert ghosts(tree) == [([2, 0, 0], 0), ([3, 0, 0], 0)]
         tree.evict(3)
-        assert (ghosts(tree), tree.ghost_size) == ([([3, 0, 0], 0), ([4, 0, 0], 0)], 6)
+        assert (ghosts(tree), tree.ghosts.size) == ([([3, 0, 0], 0), ([4, 0, 0], 0)], 6)
         assert tree.stats.forgotten_tokens == 6
         check(tree)
 
@@ -119,9 +119,9 @@ class TestBudget:
         tree = RadixTree(ghost_budget=3)
         leaf = tree.insert(range(10), range(10)).node
         tree.evict(3)
-        assert (tree.ghost_size, len(leaf)) == (3, 10)
+        assert (tree.ghosts.size, len(leaf)) == (3, 10)
         tree.evict(1)
-        assert (tree.ghost_size, len(leaf), leaf.resident) == (0, 6, 6)
+        assert (tree.ghosts.size, len(leaf), leaf.resident) == (0, 6, 6)
         check(tree)
 
     def test_a_ghost_goes_with_all_below_it(self) -> None:
@@ -129,19 +129,19 @@ class TestBudget:
         tree.insert([1, 2, 3], [0, 1, 2])
         tree.insert([1, 2, 4], [0, 1, 3])
         tree.evict(4)
-        assert (tree.node_count, tree.ghost_size) == (4, 4)
+        assert (tree.node_count, tree.ghosts.size) == (4, 4)
         tree.forget_ghosts()
-        assert (tree.node_count, tree.ghost_size) == (0, 0)
+        assert (tree.node_count, tree.ghosts.size) == (0, 0)
         tree.insert([5], [5])
         tree.evict(1)
-        assert tree.ghost_size == 1  # the budget is what it was
+        assert tree.ghosts.size == 1  # the budget is what it was
         check(tree)
 
     def test_the_cache_remembers_four_times_its_capacity(self) -> None:
         cache = RadixCache(8)
         for name in range(20):
             serve(cache, [100 + name] * 4)
-        assert cache.tree.ghost_size == 32
+        assert cache.tree.ghosts.size == 32
         assert RadixCache(8, ghost_budget=3).tree.ghosts.budget == 3
 
     def test_flush_drops_them(self) -> None:
@@ -149,7 +149,7 @@ class TestBudget:
         serve(cache, [1, 2, 3, 4])
         held = cache.acquire([1, 2, 9])
         assert cache.flush() == 2
-        assert (cache.tree.ghost_size, cache.tree.node_count) == (0, 2)
+        assert (cache.tree.ghosts.size, cache.tree.node_count) == (0, 2)
         held.release()
         check(cache)
 
@@ -162,7 +162,7 @@ class TestRevival:
         inserted = tree.insert([1, 2, 3, 4], [20, 21, 22, 23])
         assert (inserted.already_there, inserted.node) == (1, leaf)
         assert leaf.slots.tolist() == [10, 21, 22, 23]
-        assert (tree.ghost_size, tree.stats.revived_tokens, tree.evictable_size) == (0, 3, 4)
+        assert (tree.ghosts.size, tree.stats.revived_tokens, tree.evictable_size) == (0, 3, 4)
         check(tree)
         assert tree.evict(4).tolist() == [10, 21, 22, 23]
 
@@ -181,7 +181,7 @@ class TestRevival:
         tree.evict(4)
         tree.insert([1, 2, 7], [20, 21, 22])
         assert tree.match_prefix([1, 2, 7]).slots().tolist() == [20, 21, 22]
-        assert (leaf.tokens().tolist(), leaf.resident, tree.ghost_size) == ([3, 4], 0, 2)
+        assert (leaf.tokens().tolist(), leaf.resident, tree.ghosts.size) == ([3, 4], 0, 2)
         check(tree)
 
     def test_a_whole_path_of_ghosts(self) -> None:

@@ -49,6 +49,7 @@ def hit_rate(how: str, policy: str = "learned") -> float:
     return 100 * found / asked
 
 
+@pytest.mark.slow
 def test_true_hints_are_worth_much_and_false_ones_do_little_harm() -> None:
     true, without, false = hit_rate("true"), hit_rate("none"), hit_rate("false")
     lru = hit_rate("none", "lru")

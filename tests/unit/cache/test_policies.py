@@ -86,16 +86,16 @@ class TestOrder:
     @pytest.mark.parametrize("name", [name for name in ORDERS if ":" not in name])
     def test_of_each(self, name: str) -> None:
         tree = four(name)
-        tree.order.rebuild(tree.nodes(), make_policy(name))
+        tree.set_policy(make_policy(name))
         assert one_by_one(tree) == ORDERS[name]
 
     @pytest.mark.parametrize("first", sorted(POLICIES))
     @pytest.mark.parametrize("second", sorted(POLICIES))
     def test_a_change_at_run_time(self, first: str, second: str) -> None:
         tree = four(first)
-        tree.order.rebuild(tree.nodes(), make_policy(first))
+        tree.set_policy(make_policy(first))
         assert tree.evict(1).tolist() == ORDERS[first][:1]
-        tree.order.rebuild(tree.nodes(), make_policy(second))
+        tree.set_policy(make_policy(second))
         check(tree)
         assert one_by_one(tree) == [t for t in ORDERS[second] if t != ORDERS[first][0]]
 

@@ -42,7 +42,7 @@ def test_each_pool_holds_as_much_as_fits() -> None:
     serve(cache, prompt(0))
     for kind in range(1, 6):
         serve(cache, prompt(kind))
-    assert cache.tree.ghost_size == 16
+    assert cache.tree.ghosts.size == 16
     assert serve(cache, prompt(0)) == (0, 0, 7, 7)
 
 
@@ -127,7 +127,8 @@ def test_check_notices_tokens_in_the_wrong_epoch() -> None:
     cache = RadixCache(64)
     serve(cache, prompt(1))
     serve(cache, prompt(2, 5))
-    cache.tree.reuse.tokens.reverse()
+    [reuse] = [each for each in cache.tree.observers if isinstance(each, Reuse)]
+    reuse.tokens.reverse()
     with pytest.raises(InvariantError, match="uses are counted"):
         check(cache)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from radixlm.cache import RadixCache, make_policy
-from radixlm.cache.stored import StoredTier, StoredUsage
+from radixlm.cache import RadixCache, Usage, make_policy
+from radixlm.cache.stored import StoredTier
 from radixlm.core.clock import VirtualClock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError, InvalidKeyError
@@ -52,7 +52,7 @@ class TestBooks:
             tier.stored(KEY, None, end - B, end)
         assert sorted(len(node) for node in cache.tree.nodes()) == [0, 16]
         assert (tier.restorable(KEY[:15], None), cache.match(KEY).length) == (12, 0)
-        assert tier.usage() == StoredUsage(2 * B, 0, 0, 4 * B)
+        assert tier.usage() == Usage(2 * B, 0, 0, 4 * B)
         check(cache)
 
     def test_a_lock_keeps_its_own_path_only(self, cache: RadixCache, tier: StoredTier) -> None:
@@ -73,7 +73,7 @@ class TestBooks:
         held = tier.lock(KEY, None, 16)
         tier.gone(KEY, None, 8)
         check(cache)
-        assert tier.usage() == StoredUsage(3 * B, 0, 2 * B, B)
+        assert tier.usage() == Usage(3 * B, 0, 2 * B, B)
         tier.clear()
         assert tier.length_of(KEY, None) == 8
         tier.unlock(held)
@@ -83,7 +83,7 @@ class TestBooks:
     def test_a_merged_node_goes_when_its_older_part_would(
         self, cache: RadixCache, tier: StoredTier
     ) -> None:
-        cache.tree.order.rebuild(cache.tree.nodes(), make_policy("fifo"))
+        cache.tree.set_policy(make_policy("fifo"))
         first = cache.acquire(KEY)
         first.extend(12)
         first.commit(8)
@@ -106,7 +106,7 @@ class TestBooks:
         assert not tier.reserve(7 * B)
         assert tier.reserve(6 * B)
         tier.stored(KEY, None, 0, 2 * B, reserved=3 * B)
-        assert tier.usage() == StoredUsage(B, 3 * B, 0, 2 * B)
+        assert tier.usage() == Usage(B, 3 * B, 0, 2 * B)
         with pytest.raises(CacheError, match="16 reserved tokens to give back, there are 12"):
             tier.give_back(4 * B)
         with pytest.raises(CacheError, match="3 tokens are not whole blocks of 4"):
@@ -127,7 +127,7 @@ class TestBooks:
         tier.stored(KEY, None, 0, 8)
         cache.flush()
         assert (tier.length_of(KEY, None), cache.match(KEY).length) == (8, 0)
-        assert cache.tree.ghost_size == 0
+        assert cache.tree.ghosts.size == 0
 
 
 class TestWriting:

@@ -89,7 +89,8 @@ def test_a_lease_for_copies_takes_window_slots_from_one_token_on() -> None:
     slots = lease.extend(20)
     assert slots is not None
     assert (windows.of[slots] >= 0).tolist() == [False] * 13 + [True] * 7
-    assert windows.usage().private == lease.private_window == 7
+    [hold] = lease.holds
+    assert windows.usage().private == hold.private(lease.length, lease.committed) == 7
     for upto in range(16, 33, 4):
         lease.commit(upto)
     assert windows.usage().locked == 7

@@ -17,7 +17,7 @@ def state(tree: RadixTree) -> list[tuple[object, ...]]:
     """All that a refused call may not change."""
     sizes = (tree.node_count, tree.evictable_size, tree.protected_size, tree.pinned_size)
     nodes = [(n.id, n.edge, n.slots.tolist(), n.lock_ref, n.last_used) for n in tree.nodes()]
-    return [sizes, (tree.ghost_size, tree.version), *sorted(nodes)]
+    return [sizes, (tree.ghosts.size, tree.version), *sorted(nodes)]
 
 
 class TestErrors:
@@ -196,4 +196,4 @@ def test_a_negative_priority_counts_from_the_start() -> None:
     lease.release()
     assert cache.match(list(range(1, 12))).length == 5
     assert cache.match(list(range(50, 61))).length == 10
-    assert (cache.tree.evictable_size, cache.tree.ghost_size) == (15, 5)
+    assert (cache.tree.evictable_size, cache.tree.ghosts.size) == (15, 5)

@@ -181,16 +181,16 @@ def test_who_watches_sees_tombstones_come_and_go() -> None:
     cache = make()
     a = list(range(20))
     serve(cache, a)
-    cache.tree.changes = Changes()
-    picture = Picture(cache.tree, TreeQuery())
+    assert cache.windows is not None
+    changes = Changes()
+    cache.tree.watch(changes)
+    picture = Picture(cache.tree, TreeQuery(), cache.windows.of)
     picture.develop(100)
     assert [node.tombstones for node in picture.snapshot().nodes] == [(), ()]
-    changes, cache.tree.changes = cache.tree.changes, Changes()
-    picture.update(changes)
+    picture.update(changes.take())
     serve(cache, [*range(30, 90)])
-    changes, cache.tree.changes = cache.tree.changes, Changes()
-    shown = {node.start + len(node.ids): node for node in picture.update(changes).nodes}
+    shown = {node.start + len(node.ids): node for node in picture.update(changes.take()).nodes}
     assert shown[20].tombstones == ((0, 16),)
     serve(cache, [*a[:18], 99])
-    shown = {node.start + len(node.ids): node for node in picture.update(cache.tree.changes).nodes}
+    shown = {node.start + len(node.ids): node for node in picture.update(changes).nodes}
     assert shown[18].tombstones == ()

@@ -245,6 +245,12 @@ def test_chat_goes_on_after_a_question_that_is_too_long(folder: str):
     assert "3 new" in done.output
 
 
+def test_an_answer_in_a_chat_ends_where_there_is_no_more_room(folder: str):
+    done = invoke(chat, folder, "--kv-tokens", "100", "--temperature", "0", input="hi\n")
+    assert "starts anew" not in done.stderr
+    assert "ended by" in done.output
+
+
 def wait_for(path: Path, text: str) -> str:
     deadline = time.monotonic() + 60
     while text not in (seen := path.read_text(errors="replace")):

@@ -82,6 +82,7 @@ def test_a_trace_is_written_and_read(tmp_path):
     assert rows[0]["calls"] == rows[1]["calls"]
 
 
+@pytest.mark.slow
 def test_advice_names_what_pays_and_what_does_not():
     out = run("agents", "--limit", 8, "--kv-tokens", 15000, "--advise")
     pays, _, not_ = out.partition("what does not:")

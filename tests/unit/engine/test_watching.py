@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from radixlm.cache import tree_stats as changes
+from radixlm.cache.tree_stats import Changes
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot
@@ -35,10 +36,7 @@ class Watched:
         self.journal = Journal()
         self.bench = Bench(sink=self.journal.note)
         self.clock = VirtualClock()
-        core = self.bench.core
-        self.watching = Watching(
-            self.bench.cache, self.bench.scheduler, self.journal, core.stats, self.clock
-        )
+        self.watching = Watching(self.bench.cache, self.bench.scheduler, self.journal, self.clock)
 
     def run(self, name: str, key: list[int]) -> None:
         self.bench.core.add(make_request(name, key))
@@ -46,7 +44,7 @@ class Watched:
 
     def turn(self) -> list[TreeUpdate]:
         self.clock.advance(SOON)
-        return self.watching.turn()
+        return self.watching.turn(self.bench.core.stats())
 
 
 @pytest.fixture
@@ -81,7 +79,7 @@ def test_one_look_is_one_scene(watched):
     assert isinstance(seen.news, Scene)
     assert seen.news.tree == tree_snapshot(watched.bench.cache.tree)
     assert watched.watching.seconds_left() is None
-    assert watched.bench.cache.tree.changes is None
+    assert not any(isinstance(each, Changes) for each in watched.bench.cache.tree.observers)
 
 
 def test_a_scene_takes_several_turns_and_is_of_the_last(watched, monkeypatch):
@@ -106,7 +104,7 @@ def test_changes_follow_no_oftener_than_they_should(watched):
     assert watched.watching.seconds_left() is None
     watched.run("r", [1, 2, 3])
     assert watched.watching.seconds_left() == pytest.approx(SECONDS_BETWEEN_CHANGES)
-    assert watched.watching.turn() == []
+    assert watched.watching.turn(watched.bench.core.stats()) == []
     [seen] = watched.turn()
     assert isinstance(seen.news, SceneChange)
     assert kinds(seen.news) == ["Arrived", "Scheduled", "Finished"]
@@ -129,15 +127,15 @@ def test_who_comes_to_look_hurries_nobody(watched, monkeypatch):
     assert [seen.ticket for seen in watched.turn()] == [1]
     watched.watching.watch(2, TreeQuery(), follow=True)
     watched.run("meanwhile", [4, 5, 6])
-    assert watched.watching.turn() == []
+    assert watched.watching.turn(watched.bench.core.stats()) == []
     seen: list[TreeUpdate] = []
     while not seen:
-        seen = watched.watching.turn()
+        seen = watched.watching.turn(watched.bench.core.stats())
     assert [each.ticket for each in seen] == [2]
     assert isinstance(seen[0].news, Scene)
     assert by_id(seen[0].news.tree) == by_id(tree_snapshot(watched.bench.cache.tree))
     watched.run("after", [7, 8, 9])
-    assert watched.watching.turn() == []
+    assert watched.watching.turn(watched.bench.core.stats()) == []
     first, second = (seen.news for seen in watched.turn())
     assert isinstance(first, SceneChange)
     assert isinstance(second, SceneChange)
@@ -157,7 +155,7 @@ def test_too_many_changes_begin_every_scene_anew(watched, monkeypatch):
     watched.run("meanwhile", [4, 5, 6])
     seen: list[TreeUpdate] = []
     while len(seen) < 2:
-        seen += watched.watching.turn()
+        seen += watched.watching.turn(watched.bench.core.stats())
     now = tree_snapshot(watched.bench.cache.tree)
     for each in seen:
         assert isinstance(each.news, Scene)

@@ -10,6 +10,7 @@ import pytest
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.engine import Limits
 from radixlm.lang.engine_backend import EngineBackend
 from radixlm.lang.ir import DEFAULTS
 from radixlm.text.tokenizer import Tokenizer
@@ -33,6 +34,7 @@ class Engine:
     info = SimpleNamespace(name="")
     chat_template = None
     tokenizer = Tokenizer(byte_level(), {})
+    limits = Limits(2_000, 2_000, tokenizer.vocab_size)
 
     def flush_cache(self):
         return 0

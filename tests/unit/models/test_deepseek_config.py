@@ -9,7 +9,7 @@ import pytest
 
 from radixlm.core.errors import UnsupportedModelError
 from radixlm.layers.expansion import LatentSizes
-from radixlm.layers.grouped_router import Routing
+from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.models.model_config import ModelConfig
 
 # Of DeepSeek-V3's config.json, but for what weights are stored in; R1's is the same.
@@ -100,7 +100,7 @@ def test_v3_as_published() -> None:
     assert (experts.number, experts.chosen, experts.size, experts.shared) == (256, 8, 2048, 2048)
     assert experts.layers == (False,) * 3 + (True,) * 58
     assert (experts.scale, experts.renormalised) == (2.5, True)
-    assert experts.routing == Routing("sigmoid", True, groups=8, chosen_groups=4, best=2)
+    assert experts.routing == GroupedRouting("sigmoid", True, groups=8, chosen_groups=4, best=2)
     assert traits.spare_layers == 1
 
 
@@ -110,12 +110,12 @@ def test_v2_lite_as_published() -> None:
     experts = config.traits.experts
     assert experts is not None
     assert (experts.number, experts.chosen, experts.shared) == (64, 6, 2 * 1408)
-    assert experts.routing == Routing()
+    assert experts.routing == GroupedRouting()
     assert config.traits.spare_layers == 0
     groups = {"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3}
     full = ModelConfig.from_hf(LITE | groups).traits.experts
     assert full is not None
-    assert full.routing == Routing(groups=8, chosen_groups=3)
+    assert full.routing == GroupedRouting(groups=8, chosen_groups=3)
 
 
 def test_q_lora_rank_that_is_left_out_has_transformers_default() -> None:

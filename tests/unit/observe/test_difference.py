@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from radixlm.core.keys import Key
-from radixlm.observe.difference import SAME, Difference, Kind, difference, kind_of, meeting, visible
+from radixlm.observe.difference import (
+    SAME,
+    Difference,
+    DifferenceKind,
+    difference,
+    kind_of,
+    meeting,
+    visible,
+)
 from radixlm.text.tokenizer import Tokenizer
 from tests.engines import byte_tokenizer
 
@@ -26,51 +34,74 @@ def parted(shared: str, cached: str, requested: str) -> Difference:
 def test_whole_words_are_marked() -> None:
     found = parted("Today is 2026-11-", "19 14:05 now", "20 14:05 now")
     assert found.marked == "… is [2026-11-19|2026-11-20] 14:05 now…"
-    assert found.kind is Kind.DATE_TIME
+    assert found.kind is DifferenceKind.DATE_TIME
 
 
 @pytest.mark.parametrize(
     ("shared", "cached", "requested", "kind"),
     [
-        ("It is ", "14:05 h", "15:06 h", Kind.DATE_TIME),
-        ("It is ", "Monday, ok", "Tuesday, ok", Kind.DATE_TIME),
-        ("Since November ", "19, we", "20, we", Kind.DATE_TIME),
-        ("at ", "1763560000 s", "1763560099 s", Kind.DATE_TIME),
-        ("It is 2:05 ", "AM now", "PM now", Kind.DATE_TIME),
-        ("It is ", "2 PM now", "3 PM now", Kind.DATE_TIME),
-        ("It is Friday, ", "20 November", "27 November", Kind.DATE_TIME),
-        ("It is", " Fri, 20 Nov", " Sat, 21 Nov", Kind.DATE_TIME),
-        ("Since 2026-1", "1, we", "2, we", Kind.DATE_TIME),
-        ("at 20261120T14", "0533Z s", "0612Z s", Kind.DATE_TIME),
-        ("今天是2026年11月", "20日。", "21日。", Kind.DATE_TIME),
-        ("Phone ", "5551234567 ok", "5559876543 ok", Kind.NUMBER),
-        ("Host 10.0.0.", "17 is", "18 is", Kind.NUMBER),
-        ("They may ", "decide it", "separate it", Kind.TEXT),
-        ("Head ", "4f1c2d9 is", "a0b7719 is", Kind.ID),
-        ("id ", "31187348761d11bb5 x", "d041814553e7177e2 x", Kind.ID),
-        ("id=", "4f1c2d9ab0", "a0b7719cd3", Kind.ID),
-        ("id ", "123e4567-e89b-12d3-a456-426614174000", "9b2e4567-e89b-12d3-a456-426614174000",
-         Kind.ID),
-        ("Request ", "17 of", "18 of", Kind.NUMBER),
-        ("Agent ", "5: sort the imports", "6: check the licence", Kind.TEXT),
-        ("Hello ", " you", "you", Kind.WHITE_SPACE),
-        ("Hello", "\n\nyou", " you", Kind.WHITE_SPACE),
-        ("I like ", "dogs a lot", "cats a lot", Kind.TEXT),
-        ('[\n{"name": "', 'one"},\n{"name": "two"}]', 'two"},\n{"name": "one"}]', Kind.REORDERED),
-        ('{"', 'one": 11, "two": 22}', 'two": 22, "one": 11}', Kind.REORDERED),
-        ('"enum": ["', 'fast", "slow", "best"]', 'best", "fast", "slow"]', Kind.REORDERED),
-        ("Allowed: ", "read, write. Be", "write, read. Be", Kind.REORDERED),
-        ("Documents:\n[1] ", "One is red.\n[2] Two is blue.\n", "Two is blue.\n[2] One is red.\n",
-         Kind.REORDERED),
-        ("<u>", "dog<a>chien<u>cat<a>chat<u>", "cat<a>chat<u>dog<a>chien<u>", Kind.REORDERED),
-        ("Be ", "polite, and say", "politely, and say", Kind.TEXT),
-        ("It is of", " a bank", "\u200b a bank", Kind.UNICODE),
-        ("<s>", "You are", "\ufeffYou are", Kind.UNICODE),
-        ("A caf", "é au lait", "e\u0301 au lait", Kind.UNICODE),
-        ("<a>", "<think>\nIt may be.\n</think>\n\nYes.", "Yes.", Kind.REASONING),
+        ("It is ", "14:05 h", "15:06 h", DifferenceKind.DATE_TIME),
+        ("It is ", "Monday, ok", "Tuesday, ok", DifferenceKind.DATE_TIME),
+        ("Since November ", "19, we", "20, we", DifferenceKind.DATE_TIME),
+        ("at ", "1763560000 s", "1763560099 s", DifferenceKind.DATE_TIME),
+        ("It is 2:05 ", "AM now", "PM now", DifferenceKind.DATE_TIME),
+        ("It is ", "2 PM now", "3 PM now", DifferenceKind.DATE_TIME),
+        ("It is Friday, ", "20 November", "27 November", DifferenceKind.DATE_TIME),
+        ("It is", " Fri, 20 Nov", " Sat, 21 Nov", DifferenceKind.DATE_TIME),
+        ("Since 2026-1", "1, we", "2, we", DifferenceKind.DATE_TIME),
+        ("at 20261120T14", "0533Z s", "0612Z s", DifferenceKind.DATE_TIME),
+        ("今天是2026年11月", "20日。", "21日。", DifferenceKind.DATE_TIME),
+        ("Phone ", "5551234567 ok", "5559876543 ok", DifferenceKind.NUMBER),
+        ("Host 10.0.0.", "17 is", "18 is", DifferenceKind.NUMBER),
+        ("They may ", "decide it", "separate it", DifferenceKind.TEXT),
+        ("Head ", "4f1c2d9 is", "a0b7719 is", DifferenceKind.ID),
+        ("id ", "31187348761d11bb5 x", "d041814553e7177e2 x", DifferenceKind.ID),
+        ("id=", "4f1c2d9ab0", "a0b7719cd3", DifferenceKind.ID),
+        (
+            "id ",
+            "123e4567-e89b-12d3-a456-426614174000",
+            "9b2e4567-e89b-12d3-a456-426614174000",
+            DifferenceKind.ID,
+        ),
+        ("Request ", "17 of", "18 of", DifferenceKind.NUMBER),
+        ("Agent ", "5: sort the imports", "6: check the licence", DifferenceKind.TEXT),
+        ("Hello ", " you", "you", DifferenceKind.WHITE_SPACE),
+        ("Hello", "\n\nyou", " you", DifferenceKind.WHITE_SPACE),
+        ("I like ", "dogs a lot", "cats a lot", DifferenceKind.TEXT),
+        (
+            '[\n{"name": "',
+            'one"},\n{"name": "two"}]',
+            'two"},\n{"name": "one"}]',
+            DifferenceKind.REORDERED,
+        ),
+        ('{"', 'one": 11, "two": 22}', 'two": 22, "one": 11}', DifferenceKind.REORDERED),
+        (
+            '"enum": ["',
+            'fast", "slow", "best"]',
+            'best", "fast", "slow"]',
+            DifferenceKind.REORDERED,
+        ),
+        ("Allowed: ", "read, write. Be", "write, read. Be", DifferenceKind.REORDERED),
+        (
+            "Documents:\n[1] ",
+            "One is red.\n[2] Two is blue.\n",
+            "Two is blue.\n[2] One is red.\n",
+            DifferenceKind.REORDERED,
+        ),
+        (
+            "<u>",
+            "dog<a>chien<u>cat<a>chat<u>",
+            "cat<a>chat<u>dog<a>chien<u>",
+            DifferenceKind.REORDERED,
+        ),
+        ("Be ", "polite, and say", "politely, and say", DifferenceKind.TEXT),
+        ("It is of", " a bank", "\u200b a bank", DifferenceKind.UNICODE),
+        ("<s>", "You are", "\ufeffYou are", DifferenceKind.UNICODE),
+        ("A caf", "é au lait", "e\u0301 au lait", DifferenceKind.UNICODE),
+        ("<a>", "<think>\nIt may be.\n</think>\n\nYes.", "Yes.", DifferenceKind.REASONING),
     ],
-)  # fmt: skip
-def test_kinds(shared: str, cached: str, requested: str, kind: Kind) -> None:
+)
+def test_kinds(shared: str, cached: str, requested: str, kind: DifferenceKind) -> None:
     assert parted(shared, cached, requested).kind is kind
 
 
@@ -81,7 +112,7 @@ def test_the_same_text_in_other_tokens() -> None:
 
     made = [np.array(each, dtype=np.int32) for each in ([], [1, 3], [2])]
     found, _ = difference(Pairs(), *made)  # type: ignore[arg-type]
-    assert found.kind is Kind.RETOKENIZED
+    assert found.kind is DifferenceKind.RETOKENIZED
 
 
 def test_what_can_not_be_seen_is_escaped() -> None:
@@ -129,5 +160,5 @@ def test_where_texts_meet_again() -> None:
 
 def test_a_long_line_in_front_is_looked_through_once() -> None:
     begun = time.thread_time()
-    assert kind_of("x" * 30_000 + "\nSo, ", "cc dd", "ee ff") is Kind.TEXT
+    assert kind_of("x" * 30_000 + "\nSo, ", "cc dd", "ee ff") is DifferenceKind.TEXT
     assert time.thread_time() - begun < 0.2

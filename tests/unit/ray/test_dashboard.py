@@ -20,7 +20,7 @@ from radixlm.ray.router_routes import replica_metrics
 from radixlm.routing import Reported, Why
 from radixlm.server.pipeline.metrics import Metrics, RequestTimes
 stats = EngineStats()
-replicas = [Reported("a", 0.1, 1, 20.0, dict.fromkeys(Why, 1), stats, "")]
+replicas = [Reported("a", 0.1, 1, 20.0, dict.fromkeys(Why, 1), stats, "", 9)]
 metrics = Metrics(
     lambda: stats, "name", VirtualClock(), families=lambda: replica_metrics(replicas)
 )

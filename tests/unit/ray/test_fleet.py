@@ -22,6 +22,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.ray.replica_calls import FleetViewer, ReplicaDiedError, answered, items
 from radixlm.ray.fleet import Fleet
 from radixlm.ray.replica import Described
+from radixlm.routing import Reported
 from tests.server_support import fake_engine
 
 
@@ -159,6 +160,33 @@ asyncio.run(asyncio.wait_for(main(), 60))
 """
 )
 
+POOLS = (
+    COMMON
+    + """
+class Known(Desk):
+    def __init__(self, digest):
+        self.found = [
+            Reported(f"of {size}", 0.0, 0, 0.0, {}, None, digest, size) for size in (900, 700)
+        ]
+
+    async def ask(self, method):
+        return self.found
+
+async def main():
+    engine, _ = fake_engine()
+    described = Described(engine.config, engine.info, engine.limits, {}, "1")
+    desk = Known(engine.tokenizer.digest)
+    fleet = Fleet(Handle([]), desk, described, engine.tokenizer, None)
+    print(fleet.limits.longest)
+    await fleet.ready()
+    print(fleet.limits.longest)
+    await fleet.close()
+    await engine.close()
+
+asyncio.run(asyncio.wait_for(main(), 60))
+"""
+)
+
 
 @pytest.mark.slow
 def test_an_answer_goes_on_as_long_as_it_may(aside: Aside) -> None:
@@ -187,3 +215,8 @@ def test_a_view_begins_anew_when_its_replica_ends_it(aside: Aside) -> None:
     assert a_while == "a b c"
     assert nothing == "the replica shows nothing"
     assert gone == "a replica is gone: a rank is gone"
+
+
+@pytest.mark.slow
+def test_a_request_may_be_as_long_as_the_smallest_pool_lets_it(aside: Aside) -> None:
+    assert aside.run(POOLS).split() == ["2000", "700"]

@@ -8,7 +8,7 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import FrontDesk, Held, News, Position, Report
+from radixlm.routing import FeedUpdate, FrontDesk, Position, Report, ResidentPrefix
 from radixlm.routing.front_desk import GONE_SECONDS, LOST_SECONDS, SILENT_SECONDS
 
 HERE = Namespace()
@@ -20,10 +20,10 @@ class Scene:
         self.clock = VirtualClock()
         self.desk = FrontDesk(self.clock)
         self.names = names
-        self.speak(*names, news=[News(Position("epoch", 0, 0), whole=True, changes=[])])
+        self.speak(*names, news=[FeedUpdate(Position("epoch", 0, 0), whole=True, changes=[])])
 
     def speak(self, *names: str, **what) -> list[bool]:
-        return [self.desk.report(Report(name, 1_000, **what)) for name in names]
+        return [self.desk.report(Report(name, 1_000, 750, **what)) for name in names]
 
     def choose(self, request_id: str = "1"):
         return self.desk.choose(request_id, HERE, PROMPT, 8, self.names)
@@ -34,13 +34,15 @@ class Scene:
 
 def test_a_replica_that_is_not_known_must_report_all_it_holds():
     scene = Scene("a")
-    change = News(Position("epoch", 0, 0), whole=False, changes=[Held(HERE, PROMPT)])
+    change = FeedUpdate(
+        Position("epoch", 0, 0), whole=False, changes=[ResidentPrefix(HERE, PROMPT)]
+    )
     assert scene.speak("a", news=[change]) == [True]
     assert scene.choose().cached == 100
     restarted = Scene()
     assert restarted.speak("a", news=[change._replace(at=change.at.next)]) == [False]
     assert restarted.speak("a") == [False]
-    whole = News(Position("epoch", 0, 2), whole=True, changes=[])
+    whole = FeedUpdate(Position("epoch", 0, 2), whole=True, changes=[])
     assert restarted.speak("a", news=[whole]) == [True]
     assert restarted.speak("a", at=whole.at) == [True]
     assert restarted.speak("a", at=whole.at.next) == [False], "a change was lost"
@@ -81,7 +83,7 @@ def test_what_began_and_ended_is_taken_from_reports():
     scene.speak(name, began=["1"], ended=[("1", 4)])
     assert scene.requests() == {"a": 0, "b": 0}
     [there] = [each for each in scene.desk.replicas() if each.replica == name]
-    assert sum(there.chosen.values()) == 1
+    assert (sum(there.chosen.values()), there.largest_request) == (1, 750)
     assert scene.choose("2").cached == 100
 
 

@@ -6,19 +6,19 @@ import random
 
 import pytest
 
-from radixlm.routing.loads import Loads
-from radixlm.routing.replica_tree import Found
+from radixlm.routing.loads import ReplicaLoads
+from radixlm.routing.replica_tree import ReplicaMatches
 
 
-def loads(*capacities: int) -> Loads:
-    made = Loads()
+def loads(*capacities: int) -> ReplicaLoads:
+    made = ReplicaLoads()
     for number, capacity in enumerate(capacities):
         made.add(number, capacity, price=0.0)
     return made
 
 
-def found(levels=(), coming=None, awaited=()) -> Found:
-    return Found(list(levels), coming or {}, list(awaited), None, 0)
+def found(levels=(), coming=None, awaited=()) -> ReplicaMatches:
+    return ReplicaMatches(list(levels), coming or {}, list(awaited), None, 0)
 
 
 def test_a_prompt_costs_what_is_missing_and_what_is_queued():

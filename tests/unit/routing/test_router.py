@@ -7,7 +7,7 @@ import pytest
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import Dropped, Held, News, Position, Router, Why
+from radixlm.routing import Dropped, FeedUpdate, Position, ResidentPrefix, Router, Why
 
 HERE = Namespace()
 
@@ -16,13 +16,13 @@ def router(*names: str, capacity: int = 10_000) -> Router:
     made = Router()
     for name in names or ("a", "b"):
         made.join(name, capacity)
-        made.take(name, News(Position(name, 0, 0), whole=True, changes=[]))
+        made.take(name, FeedUpdate(Position(name, 0, 0), whole=True, changes=[]))
     return made
 
 
-def changed(number: int, *changes) -> News:
+def changed(number: int, *changes) -> FeedUpdate:
     """What replica b tells, after its whole tree."""
-    return News(Position("b", 0, number), whole=False, changes=[*changes])
+    return FeedUpdate(Position("b", 0, number), whole=False, changes=[*changes])
 
 
 def key(*parts: range):
@@ -77,8 +77,8 @@ def test_a_hot_prefix_is_spilled_when_its_queue_costs_more():
 def test_prompts_that_all_hold_in_whole_are_shared_out():
     made = router("a", "b", "c", "d")
     for name in made.names:
-        held = [Held(HERE, key(range(100)))]
-        made.take(name, News(Position(name, 0, 0), whole=False, changes=held))
+        held = [ResidentPrefix(HERE, key(range(100)))]
+        made.take(name, FeedUpdate(Position(name, 0, 0), whole=False, changes=held))
     chosen = [made.choose(f"{n}", HERE, key(range(100))) for n in range(40)]
     assert {each.missing for each in chosen} == {1}, "its last token"
     assert {count for count, _ in made.loads().values()} == {10}
@@ -87,7 +87,12 @@ def test_prompts_that_all_hold_in_whole_are_shared_out():
 def test_the_reason_names_what_the_fullest_of_many_replicas_holds():
     names = [f"r{n}" for n in range(100)]
     made = router(*names)
-    made.take("r99", News(Position("r99", 0, 0), whole=False, changes=[Held(HERE, key(range(50)))]))
+    made.take(
+        "r99",
+        FeedUpdate(
+            Position("r99", 0, 0), whole=False, changes=[ResidentPrefix(HERE, key(range(50)))]
+        ),
+    )
     made.choose("1", HERE, key(range(500, 9_500)), among=["r99"])
     spilled = made.choose("2", HERE, key(range(60)))
     assert (spilled.why, spilled.cached) == (Why.SPILLED, 0)
@@ -105,7 +110,7 @@ def test_namespaces_do_not_share():
 
 def test_what_replicas_say_is_known():
     made = router()
-    assert made.take("b", changed(0, Held(HERE, key(range(40)))))
+    assert made.take("b", changed(0, ResidentPrefix(HERE, key(range(40)))))
     assert made.choose("1", HERE, key(range(60))).replica == "b"
     made.ended("1")
     assert made.take("b", changed(1, Dropped(HERE, key(range(40)), 0)))
@@ -114,7 +119,7 @@ def test_what_replicas_say_is_known():
 
 def test_gaps_are_seen_and_what_is_said_twice_is_taken_once():
     made = router()
-    held = changed(0, Held(HERE, key(range(40))))
+    held = changed(0, ResidentPrefix(HERE, key(range(40))))
     dropped = changed(1, Dropped(HERE, key(range(40)), 10))
     assert not made.take("b", dropped)
     assert made.take("b", held)
@@ -125,7 +130,7 @@ def test_gaps_are_seen_and_what_is_said_twice_is_taken_once():
     later = Position("a later process", 0, 5)
     assert not made.take("b", held._replace(at=later))
     assert made.choose("2", HERE, key(range(60)), among=["b"]).cached == 0, "it has another cache"
-    assert made.take("b", News(later, whole=True, changes=[]))
+    assert made.take("b", FeedUpdate(later, whole=True, changes=[]))
     assert not made.take("nobody", held)
 
 

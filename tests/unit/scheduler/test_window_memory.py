@@ -158,7 +158,10 @@ class TestShort:
         assert bench.scheduler.counters.retractions == 0
 
     @pytest.mark.parametrize("page", [1, 4])
-    @pytest.mark.parametrize("policy", ["lpm", "fcfs", "priority"])
+    @pytest.mark.parametrize(
+        "policy",
+        ["lpm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fcfs", "priority"))],
+    )
     def test_whatever_comes_every_token_is_right(self, policy: str, page: int) -> None:
         draw = random.Random(page)
         for window in (1, 7, 40):

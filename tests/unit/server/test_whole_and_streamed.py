@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -39,13 +40,14 @@ ANSWERS = {
         f"<think>\nHm.\n</think>\n\n<tool_call>{CALL}</tool_call>",
     ),
 }
+style_of = functools.cache(AnswerStyle.of)  # it renders the template many times
 BODY = ChatBody.model_validate({"messages": [{"role": "user", "content": "a"}]})
 
 
 def writer_for(template: str, *, stream: bool) -> ChatWriter:
     schema = {"type": "object", "properties": {"at": {"type": "string"}}}
     use = ToolUse((Tool("look", schema),), Calling.AUTO)
-    style = AnswerStyle.of(template)
+    style = style_of(template)
     generation = Generation("r", [GenerateRequest("r-0", as_key([1]), SamplingParams())])
     task = ChatTask(generation, ChatPrompt("", as_key([1])), lambda: style.parser(use, ""))
     body = BODY.model_copy(update={"stream": stream})

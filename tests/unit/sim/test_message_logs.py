@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from radixlm.sim.message_logs import Reader
+from radixlm.sim.message_logs import MessageTokenizer
 from radixlm.text.model_folder import DEMO_MODEL
 from radixlm.text.tokenizer import Tokenizer
 
@@ -22,7 +22,7 @@ def test_calls_are_written_in_the_format_that_the_template_says(tmp_path: Path) 
     shutil.copytree(DEMO_MODEL, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     (folder / "chat_template.jinja").write_text(SAYS)
     asks = {"role": "user", "content": "Look there."}
-    [call] = Reader(str(folder)).calls(
+    [call] = MessageTokenizer(str(folder)).calls(
         [asks, {"role": "assistant", "content": None, "tool_calls": [CALL]}], [TOOL], "a line"
     )
     answer = Tokenizer.load(folder).decode(call.answer)

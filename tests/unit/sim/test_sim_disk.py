@@ -7,7 +7,7 @@ import pytest
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.sim.calls import Call, Problems, Session
+from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import Costs, Timed
 from radixlm.sim.disk_losses import DiskLosses
 from radixlm.sim.replay import Replay
@@ -19,12 +19,12 @@ COSTS = Costs("test", tuple(Timed(n, 0, 0.01 + n * 1e-3) for n in (1, 1_000)), (
 FAST = DiskSize(10_000, 1e5)
 
 
-def session(number: int, at: float, size: int = 400) -> Session:
+def session(number: int, at: float, size: int = 400) -> TraceSession:
     prompt = np.arange(1_000 * number, 1_000 * number + size, dtype=np.int32)
-    return Session((Call(prompt, np.array([7], dtype=np.int32)),), at)
+    return TraceSession((TraceCall(prompt, np.array([7], dtype=np.int32)),), at)
 
 
-def replay(*sessions: Session, disk: DiskSize | None = FAST, **flags: object) -> Replay:
+def replay(*sessions: TraceSession, disk: DiskSize | None = FAST, **flags: object) -> Replay:
     defaults = {"kv_tokens": 1_000, "disk_cache": "simulated", "disk_write_policy": "all"}
     config = EngineConfig(**{**defaults, "disk_block_tokens": 16, **flags})
     made = Replay(config, COSTS, Problems(), disk=disk)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from radixlm.core.errors import ConfigError
-from radixlm.sim.calls import Problems, Session
+from radixlm.sim.calls import Problems, TraceSession
 from radixlm.sim.generators import GENERATORS
-from radixlm.sim.sources import Source, write_trace
+from radixlm.sim.sources import TraceSource, write_trace
 
 CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
 MESSAGES = [
@@ -32,12 +32,12 @@ def calling(**more: object) -> dict[str, object]:
     return {"role": "assistant", "content": None, "tool_calls": [CALL | more]}
 
 
-def write(path: Path, *lines: object) -> Source:
+def write(path: Path, *lines: object) -> TraceSource:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Source(str(path))
+    return TraceSource(str(path))
 
 
-def opened(source: Source) -> list[Session]:
+def opened(source: TraceSource) -> list[TraceSession]:
     problems = Problems()
     sessions = list(source.open(problems))
     assert not problems.shown
@@ -67,7 +67,7 @@ def test_texts_of_a_file_are_one_session(tmp_path):
 def test_files_of_a_folder_are_sessions_one_after_the_other(tmp_path):
     for name in "ab":
         write(tmp_path / f"{name}.jsonl", {"input": f"{name} says", "output": "c"})
-    sessions = opened(Source(str(tmp_path)))
+    sessions = opened(TraceSource(str(tmp_path)))
     assert [session.calls[0].where for session in sessions] == ["a.jsonl:1", "b.jsonl:1"]
 
 
@@ -94,7 +94,7 @@ def test_what_is_no_call_is_left_out(line, reason, tmp_path):
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_what_is_made_up_is_the_same_for_the_same_seed_and_goes_on(name):
-    one, same, other = (opened(Source(name, limit=12, seed=seed)) for seed in (1, 1, 2))
+    one, same, other = (opened(TraceSource(name, limit=12, seed=seed)) for seed in (1, 1, 2))
     prompts = [[call.prompt.tolist() for call in session.calls] for session in one]
     assert prompts == [[call.prompt.tolist() for call in session.calls] for session in same]
     assert prompts != [[call.prompt.tolist() for call in session.calls] for session in other]
@@ -105,16 +105,16 @@ def test_what_is_made_up_is_the_same_for_the_same_seed_and_goes_on(name):
 
 def test_chats_and_agents_go_on_from_their_answers():
     for name in ("chats", "agents"):
-        for session in opened(Source(name, limit=5)):
+        for session in opened(TraceSource(name, limit=5)):
             for before, after in zip(session.calls, session.calls[1:], strict=False):
                 assert begins(after.prompt, np.concatenate((before.prompt, before.answer)))
 
 
-@pytest.mark.parametrize("source", [Source("chats", limit=5), Source("trees", limit=3)])
+@pytest.mark.parametrize("source", [TraceSource("chats", limit=5), TraceSource("trees", limit=3)])
 def test_sessions_are_read_as_they_were_written(source, tmp_path):
     sessions = opened(source)
     count = write_trace(tmp_path / "trace.jsonl", sessions)
-    again = opened(Source(str(tmp_path / "trace.jsonl")))
+    again = opened(TraceSource(str(tmp_path / "trace.jsonl")))
     assert count == sum(len(session.calls) for session in sessions)
     begin = sessions[0].at
     for one, other in zip(sessions, again, strict=True):
@@ -126,8 +126,8 @@ def test_sessions_are_read_as_they_were_written(source, tmp_path):
 
 
 def test_a_rate_and_a_limit():
-    whole = opened(Source("chats", limit=4))
-    fast = opened(Source("chats", limit=3, rate=2.0))
+    whole = opened(TraceSource("chats", limit=4))
+    fast = opened(TraceSource("chats", limit=3, rate=2.0))
     assert [session.at for session in fast] == [session.at / 2 for session in whole[:3]]
 
 
@@ -149,7 +149,7 @@ def test_lines_that_go_on_need_one_to_go_on_from(tmp_path):
 
 def test_what_is_no_trace_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="there is no trace 'absent': give a file"):
-        Source("absent").open(Problems())
+        TraceSource("absent").open(Problems())
     (tmp_path / "notes.jsonl").write_text('{"text": 1}\n')
     with pytest.raises(ConfigError, match="is no trace: no line has hash_ids"):
-        Source(str(tmp_path / "notes.jsonl")).open(Problems())
+        TraceSource(str(tmp_path / "notes.jsonl")).open(Problems())

@@ -10,7 +10,7 @@ import pytest
 from radixlm.core.request import Breakpoint, Hint
 from radixlm.sim import trace_files
 from radixlm.sim.calls import MOST_SHOWN, Problems
-from radixlm.sim.sources import Source
+from radixlm.sim.sources import TraceSource
 from radixlm.sim.trace_files import LOOK_AHEAD
 
 
@@ -36,7 +36,7 @@ def read(tmp_path: Path, problems: Problems):
     def read(*lines: str, end: str = "\n", **options: int):
         path = tmp_path / "trace.jsonl"
         path.write_bytes("\n".join(lines).encode() + end.encode())
-        return list(Source(str(path), **options).open(problems))
+        return list(TraceSource(str(path), **options).open(problems))
 
     return read
 
@@ -56,7 +56,7 @@ def test_a_token_may_stand_for_a_block(read, tmp_path):
     assert session.calls[0].prompt.tolist() == [7, 8]
     assert session.calls[0].answer.size == 1
     path = tmp_path / "trace.jsonl"
-    assert Source(str(path), tokens_per_block=1).open(Problems()).scale == 512
+    assert TraceSource(str(path), tokens_per_block=1).open(Problems()).scale == 512
 
 
 @pytest.mark.parametrize(

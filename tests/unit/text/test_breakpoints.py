@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.text.breakpoints import Place, ends_in, tokens_within, with_marks
+from radixlm.text.breakpoints import PrefixEnd, ends_in, tokens_within, with_marks
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 from tests.chat_templates import HERMES, LLAMA
@@ -31,7 +31,7 @@ TALK: list[dict[str, Any]] = [
 
 
 def before(
-    source: str, place: Place, messages: list[dict[str, Any]] | None = None, **more: Any
+    source: str, place: PrefixEnd, messages: list[dict[str, Any]] | None = None, **more: Any
 ) -> str | None:
     """The text of a prompt up to the end of a place."""
     template = ChatTemplate(source)
@@ -45,37 +45,37 @@ def before(
 
 class TestPlaces:
     def test_a_text(self) -> None:
-        assert before(HERMES, Place("part", 0, 0)) == "<|start|>system\nBe brief. "
+        assert before(HERMES, PrefixEnd("part", 0, 0)) == "<|start|>system\nBe brief. "
 
     def test_a_part(self) -> None:
         parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-        found = before(HERMES, Place("part", 0, 0), [{"role": "user", "content": parts}])
+        found = before(HERMES, PrefixEnd("part", 0, 0), [{"role": "user", "content": parts}])
         assert found == "<|start|>user\none"
 
     @pytest.mark.parametrize("source", [HERMES, LLAMA])
     def test_a_tool(self, source: str) -> None:
-        found = before(source, Place("tool", 0), TALK[1:], tools=[TOOL])
+        found = before(source, PrefixEnd("tool", 0), TALK[1:], tools=[TOOL])
         assert found is not None
         assert found.endswith('"type": "string')
 
     def test_a_call(self) -> None:
         talk = [*TALK, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
-        found = before(HERMES, Place("call", 0, 2), talk)
+        found = before(HERMES, PrefixEnd("call", 0, 2), talk)
         assert found is not None
         assert found.endswith('{"name": "f", "arguments": {"a": "b')
 
     def test_trimmed_text_ends_where_it_is_the_same(self) -> None:
-        assert before(TRIMS, Place("part", 0, 0)) == "[system]Be brief."
+        assert before(TRIMS, PrefixEnd("part", 0, 0)) == "[system]Be brief."
 
     def test_what_depends_on_the_mark_does_not_count(self) -> None:
-        assert before(COUNTS, Place("part", 0, 0)) == "1"
+        assert before(COUNTS, PrefixEnd("part", 0, 0)) == "1"
 
     def test_what_is_left_out_has_no_place(self) -> None:
-        assert before(DROPS, Place("part", 0, 0)) is None
+        assert before(DROPS, PrefixEnd("part", 0, 0)) is None
 
     def test_nothing_to_mark(self) -> None:
         empty = [{"role": "tool", "content": []}]
-        assert with_marks(empty, [], {Place("part", 0, 0): MARK}) == (empty, [])
+        assert with_marks(empty, [], {PrefixEnd("part", 0, 0): MARK}) == (empty, [])
 
     def test_several(self) -> None:
         assert ends_in("abcd", "a1bc2d", ["2", "1", "3"]) == {"1": 1, "2": 3}

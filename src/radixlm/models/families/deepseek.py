@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from radixlm.layers.expansion import LatentSizes
-from radixlm.layers.grouped_router import Routing
+from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.models.config_fields import Count, Flag, Number, Size, supported, unsupported
 from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Experts, Traits
@@ -42,7 +42,9 @@ class _Latents(HFConfig):
         bias = self.attention_bias
         return Traits(bias, bias, experts=experts, interleaved=interleaved, latents=sizes)
 
-    def _experts(self, dense: int, shared: int, size: int, routing: Routing, norm: bool) -> Experts:
+    def _experts(
+        self, dense: int, shared: int, size: int, routing: GroupedRouting, norm: bool
+    ) -> Experts:
         """dense: layers without experts, the first ones. shared: how many all tokens get."""
         return Experts(
             self.n_routed_experts,
@@ -57,7 +59,9 @@ class _Latents(HFConfig):
             layers=tuple(layer >= dense for layer in range(self.num_hidden_layers)),
         )
 
-    def _grouped(self, groups: int | None, chosen: int | None, routing: Routing) -> Routing:
+    def _grouped(
+        self, groups: int | None, chosen: int | None, routing: GroupedRouting
+    ) -> GroupedRouting:
         """Raises UnsupportedModelError where groups do not divide, or leave too few experts."""
         experts, wanted = self.n_routed_experts, self.num_experts_per_tok
         if not groups or experts % groups:
@@ -88,7 +92,7 @@ class DeepseekV2(_Latents):
     ] = "greedy"
 
     def traits(self) -> Traits:
-        routing = Routing()
+        routing = GroupedRouting()
         if self.topk_method == "group_limited_greedy":
             routing = self._grouped(self.n_group, self.topk_group, routing)
         dense, shared = self.first_k_dense_replace, self.n_shared_experts
@@ -111,7 +115,7 @@ class DeepseekV3(_Latents):
     topk_method: Annotated[Literal["noaux_tc"], supported("noaux_tc")] = "noaux_tc"
 
     def traits(self) -> Traits:
-        routing = Routing("sigmoid", corrected=True, best=2)
+        routing = GroupedRouting("sigmoid", corrected=True, best=2)
         routing = self._grouped(self.n_group or 8, self.topk_group or 4, routing)
         dense, shared = self.first_k_dense_replace, self.n_shared_experts
         size, norm = self.moe_intermediate_size, self.norm_topk_prob

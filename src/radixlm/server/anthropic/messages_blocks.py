@@ -23,11 +23,11 @@ _DEFAULT_KEEP = 3
 _MOST_EDITS = 4  # the prompt is counted once more for each
 
 
-class Block(Body):
+class ContentBlock(Body):
     cache_control: CacheControl | None = None
 
     @property
-    def parts(self) -> Sequence[Block]:
+    def parts(self) -> Sequence[ContentBlock]:
         """Blocks within it, which the model reads as one text with it."""
         return ()
 
@@ -38,7 +38,7 @@ class Block(Body):
         return next((mark for mark in reversed(marks) if mark is not None), None)
 
 
-class TextBlock(Block):
+class TextBlock(ContentBlock):
     # Those of an answer that another server gave.
     echoes = frozenset({"citations"})
     not_yet: ClassVar[NotYet] = {"citations": ([],)}
@@ -63,7 +63,7 @@ class ContentSourceBlock(Body):
     content: str | ListOf[TextBlock]
 
 
-class DocumentBlock(Block):
+class DocumentBlock(ContentBlock):
     """A text to be read, with what it is called and what is to be known of it."""
 
     not_yet = _UNCITED
@@ -74,7 +74,7 @@ class DocumentBlock(Block):
     context: str | None = None
 
     @property
-    def parts(self) -> Sequence[Block]:
+    def parts(self) -> Sequence[ContentBlock]:
         content = self.source.content if isinstance(self.source, ContentSourceBlock) else ()
         return () if isinstance(content, str) else content
 
@@ -87,7 +87,7 @@ class DocumentBlock(Block):
         return "\n".join(text for text in (self.title, self.context, said) if text)
 
 
-class SearchResultBlock(Block):
+class SearchResultBlock(ContentBlock):
     """source: where it is from."""
 
     not_yet = _UNCITED
@@ -98,7 +98,7 @@ class SearchResultBlock(Block):
     content: ListOf[TextBlock]
 
     @property
-    def parts(self) -> Sequence[Block]:
+    def parts(self) -> Sequence[ContentBlock]:
         return self.content
 
     @property
@@ -107,7 +107,7 @@ class SearchResultBlock(Block):
         return "\n".join((self.title, self.source, *(part.text for part in self.content)))
 
 
-class ToolReferenceBlock(Block):
+class ToolReferenceBlock(ContentBlock):
     """A tool that a search found. All tools are there at once, so its name is all it says."""
 
     type: Literal["tool_reference"]
@@ -134,7 +134,7 @@ ResultBlock = Annotated[
 ]
 
 
-class ToolUseBlock(Block):
+class ToolUseBlock(ContentBlock):
     not_yet: ClassVar[NotYet] = {"caller": ({"type": "direct"},), "toolset_name": ()}
 
     type: Literal["tool_use"]
@@ -143,7 +143,7 @@ class ToolUseBlock(Block):
     input: dict[str, Any]
 
 
-class ToolResultBlock(Block):
+class ToolResultBlock(ContentBlock):
     not_yet: ClassVar[NotYet] = {"toolset_name": ()}
 
     type: Literal["tool_result"]

@@ -14,7 +14,7 @@ from radixlm.server.http.fields import NotYet
 from radixlm.server.pipeline.answer_fields import MAX_TOOLS, Name
 from radixlm.server.pipeline.cache_control import MAX_BREAKPOINTS, CacheControl
 from radixlm.server.pipeline.conversation import Json
-from radixlm.server.pipeline.protocol import CacheFields
+from radixlm.server.pipeline.protocol import CacheParams
 
 MAX_TOKENS = 2**30
 MIN_THINKING = 1024
@@ -157,7 +157,7 @@ class PromptBody(Body):
                 param="cache_control",
             )
 
-    def _marked(self) -> Iterator[ClientTool | blocks.Block | PromptBody]:
+    def _marked(self) -> Iterator[ClientTool | blocks.ContentBlock | PromptBody]:
         """All that may have a mark, in order."""
         yield from self.tools or ()
         yield from self.system if isinstance(self.system, list) else ()
@@ -166,7 +166,7 @@ class PromptBody(Body):
                 if isinstance(block, blocks.ToolResultBlock) and isinstance(block.content, list):
                     for part in block.content:
                         yield from (*part.parts, part)
-                if isinstance(block, blocks.Block):
+                if isinstance(block, blocks.ContentBlock):
                     yield from (*block.parts, block)
         yield self
 
@@ -175,7 +175,7 @@ class CountBody(PromptBody):
     """POST /v1/messages/count_tokens."""
 
 
-class MessagesBody(PromptBody, CacheFields):
+class MessagesBody(PromptBody, CacheParams):
     """POST /v1/messages. Null is the default.
 
     Source: https://docs.claude.com/en/api/messages.

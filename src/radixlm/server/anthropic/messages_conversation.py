@@ -27,7 +27,7 @@ from radixlm.server.pipeline.conversation import (
     text_part,
     unsealed,
 )
-from radixlm.text.breakpoints import Place
+from radixlm.text.breakpoints import PrefixEnd
 from radixlm.text.thinking_switch import ThinkingWish
 
 # The request's fields, by what the pipeline and the engine call them.
@@ -57,7 +57,7 @@ def conversation_of(body: bodies.PromptBody, changed: Collection[blocks.At] = ()
     for place, message in enumerate(body.messages):
         turns.add(message.role, message.content, f"messages[{place}].content")
     wishes = [
-        Wish(Place("tool", place), tool.cache_control.seconds)
+        Wish(PrefixEnd("tool", place), tool.cache_control.seconds)
         for place, tool in enumerate(body.tools or ())
         if tool.cache_control is not None
     ]
@@ -118,7 +118,7 @@ class _Turns:
     def __init__(self, changed: Collection[str]) -> None:
         self.thread = Thread("of no tool_use block")
         self.edited: set[int] = set()
-        self.last: Place | None = None
+        self.last: PrefixEnd | None = None
         self._changed = changed
 
     def add(self, role: str, said: str | Sequence[blocks.AnyBlock], path: str) -> None:
@@ -156,13 +156,13 @@ class _Turns:
                 self.thread.result(block.tool_use_id, content, f"{path}.tool_use_id")
                 parts = block.content if isinstance(content, list) else None
                 for place, part in enumerate(parts or ()):
-                    if isinstance(part, blocks.Block):
+                    if isinstance(part, blocks.ContentBlock):
                         self._stands("part", place, part)
                 self._stands("part", max(len(parts or ()) - 1, 0), block)
 
-    def _stands(self, kind: Literal["part", "call"], at: int, block: blocks.Block) -> None:
+    def _stands(self, kind: Literal["part", "call"], at: int, block: blocks.ContentBlock) -> None:
         """A block is the last of the messages so far, at this place."""
-        self.last = Place(kind, at, len(self.thread) - 1)
+        self.last = PrefixEnd(kind, at, len(self.thread) - 1)
         if block.mark is not None:
             self.thread.keep(kind, at, block.mark.seconds)
 

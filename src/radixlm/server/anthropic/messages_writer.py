@@ -93,7 +93,7 @@ class AppliedEdits(TypedDict):
     applied_edits: list[AppliedEdit]
 
 
-class Beside(CacheReported, total=False):
+class OptionalMessageFields(CacheReported, total=False):
     """context_management: where edits of the context were asked for."""
 
     context_management: AppliedEdits
@@ -108,7 +108,7 @@ class StopDelta(TypedDict):
     container: None
 
 
-class MessageOut(StopDelta, Beside):
+class MessageOut(StopDelta, OptionalMessageFields):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
@@ -163,7 +163,7 @@ class BlockStop(TypedDict):
     index: int
 
 
-class MessageDelta(Beside):
+class MessageDelta(OptionalMessageFields):
     type: Literal["message_delta"]
     delta: StopDelta
     usage: FinalUsage
@@ -324,8 +324,8 @@ class MessageWriter:
             },
         }
 
-    def _beside(self) -> Beside:
-        managed: Beside = {}
+    def _beside(self) -> OptionalMessageFields:
+        managed: OptionalMessageFields = {}
         if self._body.edits:
             managed["context_management"] = {"applied_edits": list(self._applied)}
         return {**managed, **reported(self._service, self._generation, self.meter.misses)}

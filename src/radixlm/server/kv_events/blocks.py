@@ -42,7 +42,7 @@ class Removed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _PublishedNode:
     """A node as it was published. head: the bytes of the tokens above it that its first block
     begins with. first: how many blocks end above it. before: the hash of the last of these, or what
     the namespace's first block follows. hashes: of its own blocks.
@@ -98,7 +98,7 @@ class BlockLedger:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self._width = block_size * _TOKEN_BYTES
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _PublishedNode] = {}
         self._blocks = 0
 
     def replace(self, nodes: Sequence[NodeView]) -> list[Stored | Removed]:
@@ -111,7 +111,7 @@ class BlockLedger:
         """
         changed = [view for view in nodes if not self._is_known(view)]
         heirs = self._heirs(changed)
-        fresh: dict[int, _Held] = {}
+        fresh: dict[int, _PublishedNode] = {}
         for view in changed:
             if view.resident or view.parent_id is None:
                 fresh[view.id] = self._hold(view, fresh, heirs.get(view.id))
@@ -150,10 +150,12 @@ class BlockLedger:
                     heirs.setdefault(view.parent_id, heir)
         return heirs
 
-    def _hold(self, view: NodeView, fresh: dict[int, _Held], heir: int | None) -> _Held:
+    def _hold(
+        self, view: NodeView, fresh: dict[int, _PublishedNode], heir: int | None
+    ) -> _PublishedNode:
         namespace = view.namespace if isinstance(view.namespace, Namespace) else Namespace()
         if view.parent_id is None:
-            return _Held(None, namespace, 0, 0, b"", b"", 0, _seed(namespace), [])
+            return _PublishedNode(None, namespace, 0, 0, b"", b"", 0, _seed(namespace), [])
         parent = fresh.get(view.parent_id) or self._held[view.parent_id]
         head = parent.rest(view.start * _TOKEN_BYTES % self._width)
         first, at, width = parent.end, parent.hash_before(parent.end), self._width
@@ -162,11 +164,11 @@ class BlockLedger:
         with memoryview(text) as tokens:
             for stop in range((len(hashes) + 1) * width, len(text) + 1, width):
                 hashes.append(_hash(hashes[-1] if hashes else at, tokens[stop - width : stop]))
-        return _Held(
+        return _PublishedNode(
             view.parent_id, namespace, view.start, view.resident, view.edge, head, first, at, hashes
         )
 
-    def _known_hashes(self, held: _Held, first: int, text: bytes) -> list[int]:
+    def _known_hashes(self, held: _PublishedNode, first: int, text: bytes) -> list[int]:
         """Hashes of the first blocks of `text`, which begins after `first` blocks of a prompt, as
         far as this node and those above it were published with them. Since then it may have lost
         its end and got another; what is above a node that is there never changes.
@@ -182,7 +184,7 @@ class BlockLedger:
             hashes += each.hashes[skipped : skipped + same]
         return hashes
 
-    def _stored(self, held: _Held, known: Set[int]) -> Iterator[Stored]:
+    def _stored(self, held: _PublishedNode, known: Set[int]) -> Iterator[Stored]:
         """Its blocks that were not known before, in runs."""
         at = 0
         for is_known, run in groupby(held.hashes, known.__contains__):

@@ -23,7 +23,7 @@ from radixlm.server.pipeline.generation import Generation, reported
 from radixlm.server.pipeline.logprobs import ChatLogprobs, TokenTexts, chat_logprobs
 from radixlm.server.pipeline.protocol import ChatBody, GenerationBody
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.usage import CacheFields, Usage, UsageMeter
+from radixlm.server.pipeline.usage import CacheDetails, TokenUsage, UsageMeter
 
 Fields = Mapping[str, Any]
 
@@ -73,7 +73,7 @@ class OpenAIWriter(ABC):
         self._streams = bool(body.stream)
         self._with_ids = bool(body.return_token_ids)
         self._created = int(time.time())
-        self._beside: CacheFields = {}
+        self._beside: CacheDetails = {}
 
     @property
     def reasoning_tokens(self) -> int:
@@ -169,8 +169,8 @@ class ChatChoices(Tier, PromptIds):
     choices: list[ChatChoice]
 
 
-class ChatCompletion(Head, ChatChoices, CacheFields):
-    usage: Usage
+class ChatCompletion(Head, ChatChoices, CacheDetails):
+    usage: TokenUsage
 
 
 class FunctionDelta(TypedDict, total=False):
@@ -210,12 +210,12 @@ class ChatChunkChoices(Tier, PromptIds):
     choices: list[ChatChunkChoice]
 
 
-class ChatChunk(Head, ChatChunkChoices, CacheFields):
+class ChatChunk(Head, ChatChunkChoices, CacheDetails):
     """usage: with stream_options.include_usage; null but in the last, which has no choices, unless
     stream_options.continuous_usage_stats asks for what it is so far.
     """
 
-    usage: NotRequired[Usage | None]
+    usage: NotRequired[TokenUsage | None]
 
 
 class ChatWriter(OpenAIWriter):
@@ -234,7 +234,7 @@ class ChatWriter(OpenAIWriter):
         self._with_logprobs = self._params.logprobs is not None
         # OpenAI says which tier it was only where one was asked for.
         self._tier: Tier = {} if body.service_tier is None else {"service_tier": "default"}
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _ChatChoice] = {}
 
     @property
     def reasoning_tokens(self) -> int:
@@ -245,7 +245,7 @@ class ChatWriter(OpenAIWriter):
         if begins:
             shown = self._streams and (self._with_ids or self._with_logprobs)
             texts = TokenTexts(self._tokenizer, self._params, self._prompt) if shown else None
-            self._choices[choice] = _Choice(AnswerStream(self._new_parser()), texts)
+            self._choices[choice] = _ChatChoice(AnswerStream(self._new_parser()), texts)
         known = self._choices[choice]
         if self._streams:
             return self._chunks(choice, known, output, begins=begins)
@@ -258,7 +258,7 @@ class ChatWriter(OpenAIWriter):
         return {"choices": choices, **self._tier, **self._prompt_ids()}
 
     def _chunks(
-        self, choice: int, known: _Choice, output: RequestOutput, *, begins: bool
+        self, choice: int, known: _ChatChoice, output: RequestOutput, *, begins: bool
     ) -> list[bytes]:
         """The role comes first and alone, the finish reason last and alone."""
         made: list[bytes] = []
@@ -318,7 +318,7 @@ class ChatWriter(OpenAIWriter):
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ChatChoice:
     """One of the answers. texts: where chunks show tokens. unsent: of these, what they have not
     shown yet, since the parser holds the text back. outputs: of an answer that is sent whole.
     """

@@ -18,7 +18,7 @@ from radixlm.server.pipeline.generation import Generation, computed
 from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
 from radixlm.server.pipeline.protocol import CompletionBody
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.usage import CacheFields, Usage
+from radixlm.server.pipeline.usage import CacheDetails, TokenUsage
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
 
 
@@ -42,14 +42,14 @@ class TextChoices(TypedDict):
     choices: list[TextChoice]
 
 
-class TextCompletion(Head, TextChoices, CacheFields):
-    usage: Usage
+class TextCompletion(Head, TextChoices, CacheDetails):
+    usage: TokenUsage
 
 
-class TextChunk(Head, TextChoices, CacheFields):
+class TextChunk(Head, TextChoices, CacheDetails):
     """usage: as ChatChunk's."""
 
-    usage: NotRequired[Usage | None]
+    usage: NotRequired[TokenUsage | None]
 
 
 def completion_generation(service: Service, body: CompletionBody, tenant: str) -> Generation:

@@ -62,7 +62,7 @@ class NodeOut(TypedDict):
     cut: NotRequired[bool]
 
 
-class Load(TypedDict):
+class TreeLoad(TypedDict):
     """The pool's slots, the tokens in host memory and on disk, and how many may be, and the
     requests.
     """
@@ -81,7 +81,7 @@ class Load(TypedDict):
     waiting: int
 
 
-class Totals(Load):
+class TreeTotals(TreeLoad):
     ghosts: int
     nodes: int
 
@@ -91,7 +91,7 @@ class TreeOut(TypedDict):
     version: int
     uses: int
     page_size: int
-    totals: Totals
+    totals: TreeTotals
     path: list[NodeOut]
     requests: list[RequestView]
     nodes: list[NodeOut]
@@ -108,7 +108,7 @@ class TreeEvent(TypedDict):
     uses: int
     removed: list[int]
     nodes: list[NodeOut]
-    totals: Totals
+    totals: TreeTotals
 
 
 class ArrivedOut(TypedDict):
@@ -150,7 +150,7 @@ class RequestsEvent(TypedDict):
     waiting: int
 
 
-class StatsEvent(Load):
+class StatsEvent(TreeLoad):
     seq: int
     seconds: float
     hit_rate: float | None
@@ -170,7 +170,7 @@ class NodeWhole(NodeOut):
     path: list[int]
 
 
-class Found(TypedDict):
+class SearchHit(TypedDict):
     node_id: int
     start: int
     before: str
@@ -183,7 +183,7 @@ class SearchOut(TypedDict):
     q: str
     searched: int
     complete: bool
-    matches: list[Found]
+    matches: list[SearchHit]
 
 
 _decoder = getincrementaldecoder("utf-8")
@@ -251,7 +251,7 @@ class NodeWriter:
         return cast("NamespaceOut", own._asdict())
 
 
-def load(stats: EngineStats) -> Load:
+def load(stats: EngineStats) -> TreeLoad:
     return {
         "capacity": stats.kv_capacity,
         "free": stats.kv_free,
@@ -268,7 +268,7 @@ def load(stats: EngineStats) -> Load:
     }
 
 
-def totals(stats: EngineStats) -> Totals:
+def totals(stats: EngineStats) -> TreeTotals:
     return {**load(stats), "ghosts": stats.ghost_tokens, "nodes": stats.tree_nodes}
 
 
@@ -304,7 +304,7 @@ def search(
     wanted = q.encode()
     keep = len(wanted) - 1 + _CONTEXT_BYTES
     tails: dict[int, bytes] = {}
-    matches: list[Found] = []
+    matches: list[SearchHit] = []
     until = clock.now() + MAX_SECONDS
     searched = 0
     for view in nodes:

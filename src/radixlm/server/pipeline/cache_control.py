@@ -9,7 +9,7 @@ from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint
 from radixlm.server.http.body import Body
 from radixlm.server.http.fields import NotYet
-from radixlm.text.breakpoints import Place, ends_in, tokens_within
+from radixlm.text.breakpoints import PrefixEnd, ends_in, tokens_within
 from radixlm.text.tokenizer import Tokenizer, new_mark
 
 MAX_BREAKPOINTS: Final = 4
@@ -56,7 +56,7 @@ class Wish(NamedTuple):
     ttl: in seconds; 0 counts as one of the breakpoints, but keeps nothing.
     """
 
-    place: Place | None
+    place: PrefixEnd | None
     ttl: float
 
 
@@ -76,7 +76,7 @@ def breakpoints_of(
     text: str,
     break_mark: str,
     wishes: Sequence[Wish],
-    render: Callable[[Mapping[Place, str]], str],
+    render: Callable[[Mapping[PrefixEnd, str]], str],
 ) -> tuple[Breakpoint, ...]:
     """Where the latest wishes' prefixes end in the key, of as many as a request may have.
 

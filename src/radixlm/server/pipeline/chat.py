@@ -21,7 +21,7 @@ from radixlm.server.pipeline.cache_control import breakpoints_of
 from radixlm.server.pipeline.chat_conversation import chat_of, use_of
 from radixlm.server.pipeline.conversation import Conversation
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.protocol import CacheFields, ChatBody
+from radixlm.server.pipeline.protocol import CacheParams, ChatBody
 from radixlm.server.pipeline.service import Service
 from radixlm.text.chat_template import require_template
 from radixlm.text.thinking_switch import thinks
@@ -77,7 +77,7 @@ def task_of(
     prompt: ChatPrompt,
     use: ToolUse,
     params: SamplingParams,
-    body: CacheFields,
+    body: CacheParams,
     tenant: str,
     *,
     request_id: str,

@@ -23,7 +23,7 @@ from radixlm.server.pipeline.conversation import (
     text_part,
 )
 from radixlm.server.pipeline.protocol import ChatBody, ChatMessage, TemplateFields
-from radixlm.text.breakpoints import Place
+from radixlm.text.breakpoints import PrefixEnd
 
 _CALLING = ("tool_calls", "reasoning_content", "reasoning")
 
@@ -46,7 +46,7 @@ def conversation_of(
         _keep(thread, message, options)
     tools = fields.tools or ()
     in_tools = [
-        Wish(Place("tool", at), mark.seconds)
+        Wish(PrefixEnd("tool", at), mark.seconds)
         for at, tool in enumerate(tools)
         if (mark := tool.cache_control or tool.function.cache_control) is not None
     ]

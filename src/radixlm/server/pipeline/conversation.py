@@ -20,7 +20,7 @@ from radixlm.core.errors import wrong
 from radixlm.observe.causes import Outline
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.pipeline.cache_control import Wish
-from radixlm.text.breakpoints import Place, with_marks
+from radixlm.text.breakpoints import PrefixEnd, with_marks
 from radixlm.text.chat_template import ChatTemplate, plain_text
 from radixlm.text.thinking_switch import ThinkingSwitch, ThinkingWish
 from radixlm.text.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ class Conversation:
         style: AnswerStyle,
         tokenizer: Tokenizer,
         mark: str,
-        marks: Mapping[Place, str] | None = None,
+        marks: Mapping[PrefixEnd, str] | None = None,
     ) -> str:
         """The text, with each of `marks` at the end of its place. mark: for `plain_text`.
 
@@ -166,7 +166,7 @@ class Thread:
 
     def keep(self, kind: Literal["part", "call"], at: int, ttl: float) -> None:
         """What ends with this part or call of the last message is to stay cached."""
-        self.wishes.append(Wish(Place(kind, at, len(self) - 1), ttl))
+        self.wishes.append(Wish(PrefixEnd(kind, at, len(self) - 1), ttl))
 
     def messages(self) -> list[Json]:
         """All of them, each with a content and its fields in one order."""

@@ -30,7 +30,7 @@ from radixlm.observe.causes import Finding, Outline, find
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.pipeline.answer_memory import Asked
 from radixlm.server.pipeline.metrics import RequestTimes
-from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheFields
+from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheParams
 from radixlm.server.pipeline.service import Service
 from radixlm.server.pipeline.usage import CacheReport, CacheReported, as_report
 
@@ -69,7 +69,7 @@ class Generation:
         request_id: str,
         keys: Sequence[Key],
         params: Sequence[SamplingParams],
-        fields: CacheFields,
+        fields: CacheParams,
         tenant: str,
         *,
         n: int = 1,
@@ -93,10 +93,11 @@ class Generation:
             raise InvalidRequestError("a prompt has no tokens", param="prompt")
         changes = [*changes, *_passed_over(service, fields)]
         if not service.config.strict_fields:
-            given, fitted = params, service.engine.limits.fitted
-            params = [fitted(key, own) for key, own in zip(keys, given, strict=True)]
+            given, limits = params, service.engine.limits
+            params = [limits.fitted(key, own) for key, own in zip(keys, given, strict=True)]
             asked = {own.max_tokens for own, fit in zip(given, params, strict=True) if own != fit}
-            changes += _too_long(asked, names.get("max_tokens", "max_tokens"))
+            field_name = names.get("max_tokens", "max_tokens")
+            changes += _too_long(asked, field_name, limits.longest)
         namespace = service.isolated(service.namespace_of(fields), tenant)
         requests = [
             GenerateRequest(
@@ -143,7 +144,7 @@ class Generation:
         return bool(self.prompt_only) and self.prompt_only[choice // self.n]
 
 
-def _passed_over(service: Service, fields: CacheFields) -> list[str]:
+def _passed_over(service: Service, fields: CacheParams) -> list[str]:
     """What is said of unknown fields, also in the log."""
     said = [
         f"{path!a:.200} is not a field that is known here; it is passed over"
@@ -154,10 +155,10 @@ def _passed_over(service: Service, fields: CacheFields) -> list[str]:
     return said
 
 
-def _too_long(asked: Collection[int | None], field: str) -> list[str]:
+def _too_long(asked: Collection[int | None], field: str, longest: int) -> list[str]:
     """What is said of answers' lengths for which there is no room."""
     return [
-        f"{field} {most} is more than fits: the answer ends where the context does"
+        f"{field} {most} is more than fits: with its prompt it is at most {longest} tokens"
         for most in asked
     ]
 

@@ -98,7 +98,7 @@ class SamplingFields(TokenFields, answers.GrammarFields):
         return super().sampling(defaults, grammar=answers.one_of(self.grammars()), **more)
 
 
-class CacheFields(Body):
+class CacheParams(Body):
     """Whose cache a request may share, and how urgent it is. cache_report: tell beside the usage
     why no more of its prompt was cached. cache_hint: what comes after it. cache_ttl: after as many
     seconds what was computed for it is of no use; a hint as well.
@@ -187,7 +187,7 @@ class TemplateFields(Body):
         }
 
 
-class GenerationBody(SamplingFields, answers.ResponseFormatField, CacheFields):
+class GenerationBody(SamplingFields, answers.ResponseFormatField, CacheParams):
     """Fields that chat and text completions share. Null is the default, as in OpenAI's API.
 
     Source: https://platform.openai.com/docs/api-reference; what it does not have is named as SGLang

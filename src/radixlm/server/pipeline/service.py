@@ -39,7 +39,7 @@ from radixlm.server.pipeline.advice import MissWindow
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.metrics import Counted, Metrics
 from radixlm.server.pipeline.notices import Notices
-from radixlm.server.pipeline.protocol import CacheFields
+from radixlm.server.pipeline.protocol import CacheParams
 from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.text.chat_template import ChatTemplate
@@ -224,7 +224,7 @@ class Service:
         """What `model` may be: the model, and it with each adapter."""
         return (self.model_name, *self.engine.adapters.named)
 
-    def namespace_of(self, fields: CacheFields) -> Namespace:
+    def namespace_of(self, fields: CacheParams) -> Namespace:
         """What a request says of what it may share, with the adapter that it names as `lora_path`,
         or as its model. Raises InvalidRequestError for one that is not loaded.
         """
@@ -312,24 +312,15 @@ class Service:
         known: what of it has its tokens already, where no special tokens are added; no token
             reaches into it.
 
-        A text that no tokens could bring into the context is refused unread: a body full of it
+        A text that no tokens could bring into the limits is refused unread: a body full of it
         would take a minute. Raises InvalidRequestError, RequestTooLargeError.
         """
-        tokenizer, context = self.engine.tokenizer, self.engine.info.context_length
-        longest = context * tokenizer.longest_token
+        tokenizer = self.engine.tokenizer
         breaks = 0 if break_mark is None else text.count(break_mark)
         characters = len(text) - breaks * len(break_mark or "")
         # There is a token at least between two breaks.
-        if characters > longest or breaks > context:
-            least = max(math.ceil(characters / tokenizer.longest_token), breaks)
-            raise errors.RequestTooLargeError(
-                f"This model's maximum context length is {context} tokens. However, you requested "
-                f"{least} tokens or more: the prompt has {characters} characters, and {context} "
-                f"tokens are at most {longest}. Please reduce the length of the prompt.",
-                param=param,
-                prompt_tokens=least,
-                longest_prompt=self.engine.limits.longest - 1,
-            )
+        least = max(math.ceil(characters / tokenizer.longest_token), breaks)
+        self.engine.limits.check_text(characters, least, param=param)
         ends = [*(span.start for span in known), len(text)]
         own = tokenizer.encode(
             text[: ends[0]], add_special_tokens=add_special_tokens, break_mark=break_mark

@@ -30,7 +30,7 @@ class CompletionTokensDetails(TypedDict):
     rejected_prediction_tokens: int
 
 
-class Usage(TypedDict):
+class TokenUsage(TypedDict):
     """A prompt counts once however many choices it has."""
 
     prompt_tokens: int
@@ -106,7 +106,7 @@ class UsageMeter:
                 end = tokens
         return written
 
-    def as_json(self, reasoning_tokens: int = 0) -> Usage:
+    def as_json(self, reasoning_tokens: int = 0) -> TokenUsage:
         """OpenAI's `usage`. reasoning_tokens: how many of the answers' tokens were thoughts.
 
         OpenAI gives the numbers of all kinds of tokens, those too that nothing here makes.
@@ -216,7 +216,7 @@ class SglExt(TypedDict):
     cached_tokens_details: CachedDetails
 
 
-class CacheFields(CacheReported, total=False):
+class CacheDetails(CacheReported, total=False):
     """sglext: with return_cached_tokens_details."""
 
     sglext: SglExt

@@ -17,7 +17,7 @@ from radixlm.server.pipeline.cache_control import (
     Retention,
 )
 from radixlm.server.pipeline.conversation import Effort
-from radixlm.server.pipeline.protocol import CacheFields, TokenFields
+from radixlm.server.pipeline.protocol import CacheParams, TokenFields
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -207,7 +207,7 @@ Include = Literal[
 ]
 
 
-class ResponseBody(TokenFields, CacheFields):
+class ResponseBody(TokenFields, CacheParams):
     """POST /v1/responses. Null is the default. Sampling that OpenAI does not have is vLLM's.
 
     Source: https://platform.openai.com/docs/api-reference/responses/create.

@@ -104,7 +104,7 @@ def native_task(service: Service, body: GenerateBody, tenant: str, began: float)
 
 
 @dataclass(slots=True)
-class _Choice:
+class _NativeChoice:
     """What is known of one choice; see NativeWriter."""
 
     text: list[str] = field(default_factory=list)
@@ -128,7 +128,7 @@ class NativeWriter:
         self._task = task
         self._streams = streams
         self._generation = generation
-        self._choices = [_Choice() for _ in generation.requests]
+        self._choices = [_NativeChoice() for _ in generation.requests]
         # Of each prompt, written once for all its choices.
         self._scores: dict[int, Mapping[str, bytes]] = {}
         for known, request in zip(self._choices, generation.requests, strict=True):

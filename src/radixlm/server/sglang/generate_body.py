@@ -77,7 +77,7 @@ class OfPrompt(NamedTuple):
     prompt_only: bool
 
 
-class GenerateBody(protocol.CacheFields):
+class GenerateBody(protocol.CacheParams):
     """POST /generate. Source: https://docs.sglang.ai/basic_usage/native_api.html."""
 
     model: str | None = None

@@ -49,7 +49,10 @@ class CacheReset(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel(ModelInfo):
+    """max_model_len: of prompt and answer together."""
+
     served_model_name: str
+    max_model_len: int
     is_generation: bool
 
 
@@ -180,6 +183,7 @@ async def get_model_info(request: Request) -> Response:
     service = service_of(request)
     info = asdict(service.engine.info)
     info["eos_token_ids"] = sorted(info["eos_token_ids"])
+    info["max_model_len"] = service.engine.limits.longest
     return JSONResponse({"served_model_name": service.model_name, "is_generation": True, **info})
 
 

@@ -8,8 +8,8 @@ const MOST_ROOM = 4000;
 
 /** reported(report, load's title): each request's cache_report, where the server gives one. */
 export async function setUpLoads(explains, reported) {
-  const { context_length: context, kv_tokens: pool } = await getJson("get_model_info");
-  const room = Math.min(context / 2, pool / 2, MOST_ROOM); // one character is one token at most
+  const { max_model_len: longest, kv_tokens: pool } = await getJson("get_model_info");
+  const room = Math.min(longest / 2, MOST_ROOM); // one character is one token at most
   byId("loads").replaceChildren(...LOADS.map((load) => row(load, load.told(room, pool), room, explains, reported)));
 }
 

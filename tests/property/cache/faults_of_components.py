@@ -1,0 +1,220 @@
+"""Deliberate faults in components, and in what observers hear. Each patches one thing."""
+
+from __future__ import annotations
+
+from radixlm.cache import RadixTree
+from radixlm.cache import cache as cache_module
+from radixlm.cache.conservation import Usage
+from radixlm.cache.node import NO_SLOTS, upward
+from radixlm.cache.states import StateHold, StateSlots
+from radixlm.cache.stored_parts import StoredParts
+from radixlm.cache.tree_stats import Reuse
+from radixlm.cache.window_hold import Window, WindowHold
+from tests.property.cache.faults import FAULTS, Patch, around, fault
+
+BEFORE = set(FAULTS)
+
+# What observers hear
+
+
+def unheard(call, self, *args, **named):
+    observers, self.observers = self.observers, ()
+    try:
+        return call(self, *args, **named)
+    finally:
+        self.observers = observers
+
+
+@around(RadixTree, "split")
+def observers_do_not_hear_of_splits(split, self, node, offset):
+    return unheard(split, self, node, offset)
+
+
+@around(RadixTree, "trim")
+def observers_do_not_hear_of_evictions(trim, self, leaf, n_tokens):
+    return unheard(trim, self, leaf, n_tokens)
+
+
+@around(RadixTree, "grow")
+def observers_do_not_hear_of_growth(grow, self, leaf, edge, slots):
+    unheard(grow, self, leaf, edge, slots)
+
+
+@around(StoredParts, "merged")
+def observers_do_not_hear_of_merges(_merged, _self, _node, _child):
+    pass
+
+
+@around(Reuse, "unlocking")
+def observers_hear_of_unlocking_when_it_is_done(unlocking, self, node, use, hint):
+    path = list(upward(node))
+    for at in path:
+        at.lock_ref -= 1
+    unlocking(self, node, use, hint)
+    for at in path:
+        at.lock_ref += 1
+
+
+# Matches
+
+
+@around(StateSlots, "cut")
+def states_do_not_cut(_cut, _self, match):
+    return match
+
+
+@around(Window, "cut")
+def windows_do_not_cut(_cut, _self, match):
+    return match
+
+
+@fault
+def components_cut_once_each(patch: Patch) -> None:
+    def once(components, match):
+        for component in components:
+            match = component.cut(match)
+        return match
+
+    patch.setattr(cache_module, "cut", once)
+
+
+@around(StateSlots, "cut")
+def states_cut_where_a_node_is_matched_in_part(_cut, self, match):
+    if match.node is None or match.node in self.at:
+        return match
+    return _cut(self, match)
+
+
+@around(RadixTree, "matches_changed")
+def matches_stay_when_components_change(changed, self, slots):
+    changed(self, slots)
+    self.version -= 1
+
+
+# Checkpoints of states
+
+
+@fault
+def a_checkpoint_is_not_locked_on_use(patch: Patch) -> None:
+    lock, unlock = StateSlots.lock, StateSlots.unlock
+    pinned: list[int] = []
+
+    def only_for_pins(self, slots, *, found=False):
+        if not found:
+            lock(self, slots)
+            pinned.extend(slots.tolist())
+
+    def if_locked(self, slots):
+        if all(slot in pinned for slot in slots.tolist()):
+            unlock(self, slots)
+
+    patch.setattr(StateSlots, "lock", only_for_pins)
+    patch.setattr(StateSlots, "unlock", if_locked)
+
+
+@around(StateSlots, "split")
+def a_checkpoint_goes_to_the_upper_half(_split, self, node, upper):
+    if node in self.at:
+        slot = self.at.pop(node)
+        self.at[upper], self._node[slot] = slot, upper
+
+
+@around(StateSlots, "keeps_end")
+def a_checkpoint_is_merged_away(_keeps, _self, node):
+    return not node.children
+
+
+@around(StateSlots, "keeps_end")
+def a_node_grows_beyond_its_checkpoint(keeps, self, node):
+    return bool(node.children) and keeps(self, node)
+
+
+@around(StateSlots, "changed")
+def a_checkpoint_outlives_its_tokens(_changed, _self, _node):
+    pass
+
+
+@around(StateSlots, "give")
+def a_state_begins_empty(give, self, _source):
+    return give(self, NO_SLOTS)
+
+
+@around(StateSlots, "give")
+def a_state_is_copied_from_the_wrong_slot(give, self, source):
+    return give(self, (source + 1) % self.capacity)
+
+
+@around(StateSlots, "take_copies")
+def copies_are_made_in_another_order(take, self):
+    return take(self)[::-1]
+
+
+@around(StateSlots, "evict")
+def the_checkpoint_used_last_goes(evict, self):
+    before = self._ranks
+    self._ranks = [(not found, -use) for found, use in before]
+    evict(self)
+    self._ranks = before
+
+
+@around(StateSlots, "evict")
+def a_checkpoint_that_a_lease_began_with_goes_as_early(evict, self):
+    before = self._ranks
+    self._ranks = [(False, use) for _, use in before]
+    evict(self)
+    self._ranks = before
+
+
+@around(StateHold, "checkpoint")
+def a_checkpoint_is_the_lease_s_as_well(checkpoint, self, node):
+    slot = self.slot
+    checkpoint(self, node)
+    self.slot = slot
+
+
+@around(StateHold, "checkpoint")
+def the_checkpoint_before_stays_locked(checkpoint, self, node):
+    before = self.source
+    checkpoint(self, node)
+    if self.source is not before:
+        self._states.lock(before)
+
+
+@around(StateHold, "release")
+def a_state_of_its_own_is_not_given_back(release, self, committed, slots):
+    self.slot = None
+    release(self, committed, slots)
+
+
+@fault
+def extend_does_not_ask_for_room_of_states(patch: Patch) -> None:
+    patch.setattr(StateSlots, "available", property(lambda self: self.capacity))
+
+
+@around(StateSlots, "pin")
+def a_pin_locks_no_checkpoint(_pin, self, slots):
+    self.pinned += self.unpinned(slots)
+    for slot in slots.tolist():
+        self._pins[slot] += 1
+
+
+# Windows, and the law
+
+
+@around(WindowHold, "extend")
+def a_window_gets_no_slots(_extend, _self, _first, _stop, _slots):
+    pass
+
+
+@around(WindowHold, "release")
+def a_window_stays_locked(_release, _self, _committed, _slots):
+    pass
+
+
+@around(StateSlots, "usage")
+def usage_leaves_out_what_is_private(usage, self):
+    found = usage(self)
+    return Usage(found.free, 0, found.locked, found.evictable)
+
+
+OF_COMPONENTS = set(FAULTS) - BEFORE

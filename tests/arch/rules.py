@@ -20,6 +20,48 @@ _NOT_PLAIN = re.compile(
     r"\b(told|tells? of|is behind|whoever|hangs? on|is none of|so many|such as have|who looks)\b"
 )
 
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_NO_NOUN = frozenset(
+    [
+        "After",
+        "And",
+        "As",
+        "At",
+        "Because",
+        "Before",
+        "Behind",
+        "Beside",
+        "By",
+        "For",
+        "From",
+        "If",
+        "In",
+        "It",
+        "Its",
+        "Nothing",
+        "Of",
+        "On",
+        "So",
+        "That",
+        "These",
+        "This",
+        "Those",
+        "To",
+        "Until",
+        "What",
+        "Whatever",
+        "When",
+        "Where",
+        "Which",
+        "While",
+        "Who",
+        "Whose",
+        "Why",
+        "With",
+        "Without",
+    ]
+)
+
 
 def imports_follow_the_table(house: House) -> Iterator[str]:
     """A package imports only itself and what its row names."""
@@ -102,6 +144,16 @@ def words_are_plain(house: House) -> Iterator[str]:
                 yield f"{module.path}:{number}: {word.group()!r} is not plain English"
 
 
+def docstrings_name_what_they_describe(house: House) -> Iterator[str]:
+    """A docstring begins with a verb or a noun, not with a clause that lacks one."""
+    for module in house.modules.values():
+        for node in ast.walk(module.tree):
+            if not isinstance(node, _DOCUMENTED) or not (text := ast.get_docstring(node)):
+                continue
+            if (word := text.split()[0].rstrip(",:")) in _NO_NOUN:
+                yield f"{module.path}:{node.body[0].lineno}: a docstring begins with {word!r}"
+
+
 def nothing_is_global(house: House) -> Iterator[str]:
     for module in house.modules.values():
         for node in ast.walk(module.tree):
@@ -174,6 +226,7 @@ RULES = (
     modules_form_no_cycle,
     names_say_one_thing,
     words_are_plain,
+    docstrings_name_what_they_describe,
     nothing_is_global,
     the_tree_sets_its_own_fields,
     futures_are_completed_in_one_file,

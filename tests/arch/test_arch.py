@@ -170,6 +170,11 @@ BITES: list[tuple[Rule, dict[str, str], str]] = [
     ),
     (rules.words_are_plain, {"core/bad.py": "# as it was told\n"}, "core/bad.py:1: 'told'"),
     (
+        rules.docstrings_name_what_they_describe,
+        {"core/bad.py": 'def f():\n    """Of a tree, the nodes."""\n'},
+        "core/bad.py:2: a docstring begins with 'Of'",
+    ),
+    (
         rules.nothing_is_global,
         {"core/bad.py": "x = 1\n\n\ndef f():\n    global x\n    x = 2\n"},
         "core/bad.py:5: global x",

@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
+from radixlm.engine.limits import Limits
 from radixlm.server.pipeline.answer_memory import MOST_ANSWERS, AnswerMemory, Span
 from radixlm.server.pipeline.service import Service
 from radixlm.text.tokenizer import Tokenizer
@@ -149,7 +150,7 @@ def test_remembering_is_not_the_loop_s_work(
 def test_text_around_answers_is_what_it_was(make: Callable[[], Any]) -> None:
     """No space is put where a known answer begins or ends, nor where a spelling is broken up."""
     tokenizer = Tokenizer(make(), {})
-    engine = SimpleNamespace(tokenizer=tokenizer, info=SimpleNamespace(context_length=100))
+    engine = SimpleNamespace(tokenizer=tokenizer, limits=Limits(100, 100, tokenizer.vocab_size))
     text = "a:hello;b:<|s>: the;\nc"
     known = [
         Span(

@@ -1,4 +1,4 @@
-"""What a model asks of attention: one call per layer; and layers that see less than others."""
+"""Attention as a model calls it, once per layer, and layers that see less than others."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class CpuBackend:
         return by_layer(plan, self._windows, make, apart=pool.windows is not None)
 
     def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
-        """What `prepare` gives where no layer has a window."""
+        """The reads that `prepare` gives where no layer has a window."""
         placing = self._placing(slots, self._pool.capacity)
         return self._attention(plan, None, table, slots, placing, None)
 
@@ -212,8 +212,8 @@ class CpuBackend:
     def _merging(
         self, reads: Numbers, tokens: int
     ) -> tuple[Worker | None, dict[str, int], list[object]]:
-        """What adds up the results of `tokens` with several reads, if there are any; where their
-        parts are to be written; and the memory of both.
+        """The worker that adds up the results of `tokens` with several reads, if there are any;
+        where their parts are to be written; and the memory of both.
         """
         if reads[:, TOKENS].sum() <= tokens:
             return None, {}, []
@@ -283,7 +283,7 @@ class CpuAttention:
 
     @property
     def workers(self) -> list[Worker]:
-        """Of a layer, in the order in which they are called."""
+        """The workers of a layer, in the order in which they are called."""
         return [self._placing, *self._workers, *([self._merge] if self._merge else [])]
 
     @staticmethod
@@ -359,7 +359,7 @@ def make_backend(
 
 
 def _plain_backend(pool: KVPool, n_heads: int) -> CpuBackend | TorchBackend:
-    """Without windows, so that what it prepares can be asked for what it reads alone."""
+    """A backend without windows, so that what it prepares can be asked for what it reads alone."""
     kind = CpuBackend if _is_compiled(pool.dtype, pool.device) else TorchBackend
     return kind(pool, n_heads)
 

@@ -189,9 +189,9 @@ def _make_take_in(head_dim: int) -> Any:
 
 
 def scratch_bytes(heads: int, head_dim: int) -> int:
-    """What a thread writes, as float32 numbers: scores of all `heads` of queries with a tile, the
-    queries, mixed values and states of a tile and of the context so far, scales of queries, weights
-    and a tile's tokens.
+    """The memory that a thread writes, as float32 numbers: scores of all `heads` of queries with a
+    tile, the queries, mixed values and states of a tile and of the context so far, scales of
+    queries, weights and a tile's tokens.
     """
     numbers = heads * (_SCORES + 3 * head_dim + 6) + 2 * TILE
     return -(-numbers // MOST_LANES) * MOST_LANES * 4

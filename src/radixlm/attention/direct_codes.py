@@ -1,5 +1,5 @@
-"""What single tokens do otherwise where the pool is coded: queries and weights become 16 bits with
-a scale; scales of keys and values are taken into scores and weights, a tile at a time.
+"""The attention of single tokens to a coded pool: queries and weights become 16 bits with a scale;
+scales of keys and values are taken into scores and weights, a tile at a time.
 
 Where one of a head's numbers is not finite its scale is NaN, and so are scores, or mixed values.
 """

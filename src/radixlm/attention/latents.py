@@ -34,7 +34,7 @@ _DEARER = 2
 
 
 class LatentReader(Protocol):
-    """What reads absorbed: a backend of a pool whose values are its keys."""
+    """A reader of latents as they are: a backend of a pool whose values are its keys."""
 
     sharing: Sharing
 
@@ -222,6 +222,8 @@ class LatentAttention:
 
 
 def _pieces(before: int, context: int) -> Iterator[tuple[int, int]]:
-    """Of tokens before the new ones, then of these: queries of one piece are masked in it alone."""
+    """Pieces of the tokens before the new ones, then of these: queries of one piece are masked in
+    it alone.
+    """
     ends = {*range(0, before, _PIECE), *range(before, context, _PIECE), context}
     return pairwise(sorted(ends))

@@ -1,5 +1,5 @@
-"""What is known of a token's attention over some stretch of its context, and how two such stretches
-become one (FlashAttention-2, Dao, 2023; for parts of a context: Hydragen, Juravsky et al., 2024).
+"""The state of a token's attention over a stretch of its context, and how two states become one
+(FlashAttention-2, Dao, 2023; for parts of a context: Hydragen, Juravsky et al., 2024).
 
 Of a stretch there are, for each head, its values weighted by 2^(scale (score - top)) and added up,
 and its *state*: `top`, the score that weights are measured from, not scaled, which is the largest

@@ -1,4 +1,4 @@
-"""Which stretches of the context are read once for several rows of a step. No tensors here."""
+"""The stretches of a context that are read once for several rows of a step. No tensors here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from radixlm.core.batch import Extent, ScheduledRow, Segment
 
 
 class Sharing(NamedTuple):
-    """When a stretch is worth a shared read; the backend knows what that costs.
+    """The sizes from which a stretch is worth a shared read; the backend knows what that costs.
 
     largest: a row with more new tokens than this gains nothing by sharing, and reads by itself.
     fewest, shortest, least_saved: a stretch pays when (new tokens that read it - fewest) x (its
@@ -99,7 +99,7 @@ def share(rows: Sequence[ScheduledRow], rule: Sharing) -> tuple[list[SharedRead]
 def _parts(
     rows: Sequence[ScheduledRow], reads: Sequence[SharedRead], skips: Sequence[int], size: int
 ) -> int:
-    """Of new tokens and what they read after what was read first."""
+    """The parts of new tokens, and of what they read after the first reads."""
     both = zip(rows, skips, strict=True)
     own = (row.n_new * -(-(row.stop - skip) // size) for row, skip in both if skip)
     shared = ((read.stop - read.first) * -(-read.length // size) for read in reads if read.start)
@@ -107,7 +107,7 @@ def _parts(
 
 
 def _stretches(rows: Sequence[ScheduledRow], largest: int) -> Iterator[_Stretch]:
-    """From the top down: a stretch comes after the one above it."""
+    """The shared stretches from the top down: one comes after the one above it."""
     count = 0
     todo = [(0, len(rows), 0, -1)] if rows else []
     while todo:
@@ -218,7 +218,7 @@ class RowSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """What a step reads.
+    """The reads of a step.
 
     shared: stretches of context that several rows read together, at any depth of the tree.
     rows: what each reads by itself, causal among its new tokens, in the batch's order.

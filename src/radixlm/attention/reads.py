@@ -1,4 +1,4 @@
-"""What each of a step's tokens reads, cut into work for the compiled kernels."""
+"""The reads of each of a step's tokens, cut into work for the compiled kernels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ READ_BYTES = 8 * len(ContextRead._fields)
 def reads_of(
     plan: AttentionPlan, table: Tensor
 ) -> tuple[list[ContextRead], list[ContextRead], npt.NDArray[np.int32]]:
-    """What each row reads by itself, what rows read together, and the list of all their slots.
+    """The reads of each row by itself, those of rows together, and the list of all their slots.
 
     table: (rows, context) int32, with this step applied. A row's slots are followed by its last one
     again, `MORE_SLOTS` times: kernels read whole vectors of them.
@@ -90,7 +90,7 @@ def by_token(reads: Sequence[ContextRead]) -> Numbers:
 
 
 def newest(reads: Numbers, window: int) -> None:
-    """Of what each read of one token sees, leave the last `window` slots."""
+    """Keep the last `window` slots of each read of one token."""
     older = np.maximum(reads[:, _SEEN] - window, 0)
     reads[:, (_SLOTS, _START)] += older[:, None]
     reads[:, (_LENGTH, _SEEN)] -= older[:, None]

@@ -53,12 +53,12 @@ class TileShape(NamedTuple):
 
     @property
     def head_bytes(self) -> int:
-        """Of a query, a key or a value as the model has it."""
+        """The bytes of a query, a key or a value as the model has it."""
         return self.head_dim * (2 if self.bfloat16 else 4)
 
     @property
     def kept_bytes(self) -> int:
-        """Of a key or a value in the pool."""
+        """The bytes of a key or a value in the pool."""
         return self.head_dim if self.coded else self.head_bytes
 
     @property
@@ -78,7 +78,7 @@ class TileShape(NamedTuple):
 
     @property
     def vectors(self) -> int:
-        """Of scores that a strip computes together: the tokens of a panel of keys."""
+        """Vectors of scores that a strip computes together: the tokens of a panel of keys."""
         return 2 if self.tiles else strip_vectors()
 
     @property
@@ -99,13 +99,15 @@ class TileShape(NamedTuple):
 
     @property
     def units(self) -> int:
-        """What a query and a key are multiplied by, one after the other; the last may be padded."""
+        """The units by which a query and a key are multiplied, one after the other; the last may be
+        padded.
+        """
         return self.width // 2 if self.pairs else self.width
 
     @property
     def score_bytes(self) -> int:
-        """From one query's scores of a tile to the next one's. Powers of two would share the few
-        places that the nearest cache has for addresses that far apart.
+        """Bytes from one query's scores of a tile to the next one's. Powers of two would share the
+        few places that the nearest cache has for addresses that far apart.
         """
         return TILE * UNIT_BYTES + LINE_BYTES
 

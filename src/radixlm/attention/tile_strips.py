@@ -239,7 +239,7 @@ def _weigh_rows(
 
 
 def _least(builder: ir.IRBuilder, seen: Any, count: Any, row: Any, shape: TileShape) -> Any:
-    """Of `count` tokens those that a block's row sees."""
+    """The number of `count` tokens that a block's row sees."""
     sees = builder.add(seen, builder.udiv(row, _number(shape.queries)))
     return builder.select(builder.icmp_signed("<", sees, count), sees, count)
 

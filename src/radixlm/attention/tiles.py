@@ -104,7 +104,7 @@ def make_tile_kernel(shape: TileShape) -> Callable[[Any], None]:
 
 @inner
 def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
-    """What a unit reads first."""
+    """The tile that a unit reads first."""
     item, head = unit // args.key_heads, unit % args.key_heads
     read = words(args.reads + READ_BYTES * item)
     start = head * head_bytes

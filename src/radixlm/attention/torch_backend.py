@@ -74,7 +74,7 @@ class TorchBackend:
         )
 
     def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> TorchAttention:
-        """What `prepare` gives where no layer has a window."""
+        """The reads that `prepare` gives where no layer has a window."""
         cap = self._cap
         return TorchAttention(self._pool, table, slots, self._group_tokens, cap, plan, None, False)
 
@@ -202,7 +202,7 @@ def parts_of(
 def _attend(
     q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, with_lse: bool, cap: float
 ) -> tuple[Tensor, Tensor | None]:
-    """As `attend_part`; without an lse or a cap it is torch's fastest."""
+    """Attend as `attend_part` does; without an lse or a cap it is torch's fastest."""
     if with_lse or cap:
         return attend_part(q, keys, values, mask, q.shape[-1] ** -0.5, cap)
     return scaled_dot_product_attention(q, keys, values, mask), None

@@ -1,4 +1,4 @@
-"""What of a pool a step's rows read by torch, by themselves and together, and how it is read."""
+"""The reads of a step's rows by torch, by themselves and together, and how a pool is read."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def reads_of_rows(
     places: Tensor | None,
     group_tokens: int,
 ) -> tuple[list[Chunk], list[Group]]:
-    """What each row reads by itself. table: see `AttentionBackend`; window: of the layers that
+    """The reads of each row by itself. table: see `AttentionBackend`; window: of the layers that
     these are for; places: see `_source_of`; group_tokens: see `TorchBackend`.
     """
     several = [span for span in plan.rows if span.n_new > 1]
@@ -149,7 +149,7 @@ def _chunks(
 def _source_of(
     spans: Sequence[RowSpan], numbers: Tensor, table: Tensor, places: Tensor | None
 ) -> Source:
-    """Where that lies which rows read by themselves. places: of layers with slots of their own."""
+    """The memory that rows read by themselves. places: of layers with slots of their own."""
     view = view_of(spans[0]) if len(spans) == 1 and places is None else None
     if view is not None:
         return view

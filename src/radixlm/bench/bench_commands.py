@@ -49,7 +49,7 @@ def _dtype_option(default: Dtype) -> Callable[[Command], Command]:
 
 
 def _shape_option(default: str) -> Callable[[Command], Command]:
-    """For commands that take a model folder or make one."""
+    """The options of commands that take a model folder or make one."""
     return click.option(
         "--shape",
         type=click.Choice(list(SHAPES)),
@@ -61,7 +61,9 @@ def _shape_option(default: str) -> Callable[[Command], Command]:
 
 @contextmanager
 def _setup(model: str | None, shape: str, dtype: Dtype, **others: Any) -> Iterator[Setup]:
-    """Of the folder given, or of a random checkpoint that lives as long as the measurement."""
+    """The setup of the folder given, or of a random checkpoint that lives as long as the
+    measurement.
+    """
     with tempfile.TemporaryDirectory(prefix="radixlm-bench-") as scratch:
         folder = Path(model) if model else Path(scratch) / shape
         if not model:
@@ -163,7 +165,9 @@ def shared_prefix(
 def _shared_prefix_row(
     row: WorkloadResult, numbers: SharedPromptOnly, page_size: int
 ) -> dict[str, Any]:
-    """What is possible: the prefix's whole pages, computed but once. wall_s: the median."""
+    """A row of the report. best_hit_rate: the prefix's whole pages, computed but once. wall_s: the
+    median.
+    """
     possible = (numbers.count - 1) * (numbers.shared - numbers.shared % page_size)
     wall, output = median(row.walls_s), numbers.count * numbers.out
     return {

@@ -150,7 +150,7 @@ class Twins:
         )
 
     def calls(self, setup: Setup) -> list[workloads.Arguments]:
-        """What the function is called with."""
+        """The arguments with which the function is called."""
         shape = self.workload.shape
         drawn = shape.calls(self.workload.draw(self.tokens, setup.seed), setup.scale)
         return [{"shape": shape, **as_text(call, self.tokenizer)} for call in drawn]
@@ -190,7 +190,7 @@ def round_trip_tokens(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
 
 
 def as_text(content: workloads.Arguments, tokenizer: Tokenizer) -> workloads.Arguments:
-    """With text in place of each list of tokens, however deep."""
+    """Put text in place of each list of tokens, however deep."""
     return {name: _as_text(value, tokenizer) for name, value in content.items()}
 
 

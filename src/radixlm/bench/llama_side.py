@@ -66,7 +66,9 @@ class LlamaModel:
         return made
 
     def _seconds(self, context: Any) -> float:
-        """Of a prefill and some tokens, the least of some tries after one that is not counted."""
+        """The seconds of a prefill and some tokens, the least of some tries after one that is not
+        counted.
+        """
         prompt = list(range(_BATCH // 2))
         times = [
             self._decode(context, prompt, _TRIED_TOKENS) * _TRIED_TOKENS
@@ -106,7 +108,7 @@ class LlamaModel:
 
 
 def _compute(context: Any, tokens: list[int]) -> None:
-    """Of the last one, the logits."""
+    """Compute tokens; the logits are of the last one."""
     array = (llama_cpp.llama_token * len(tokens))(*tokens)
     batch = llama_cpp.llama_batch_get_one(array, len(tokens))
     if code := llama_cpp.llama_decode(context, batch):

@@ -25,7 +25,9 @@ def main() -> None:
 
 
 def _peak() -> int:
-    """Not by getrusage: there a process begins with the peak of the one that started it."""
+    """The peak memory of this process, not by getrusage: there a process begins with the peak of
+    the one that started it.
+    """
     status = Path("/proc/self/status").read_text(encoding="ascii")
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     return 1024 * int(found[1]) if found else 0

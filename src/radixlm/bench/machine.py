@@ -1,4 +1,4 @@
-"""What this machine can do: matrix products in a model's shapes, and memory bandwidth."""
+"""Measures of this machine: matrix products in a model's shapes, and memory bandwidth."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _WARM_UP = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What is measured with, and how much.
+    """The engines that are measured, and how much.
 
     model: folder of the checkpoint; shape: its name. dtype: of weights and KV.
     scale: times as many requests. pool: KV pool over distinct tokens; None: all fits.
@@ -127,7 +127,7 @@ class Listener:
     """
 
     def __init__(self, engine: AsyncEngine, done: Callable[[], object] = lambda: None) -> None:
-        self.info = engine.info
+        self.info, self.limits = engine.info, engine.limits
         self.tokenizer = engine.tokenizer
         self.chat_template = engine.chat_template
         self.flush_cache = engine.flush_cache
@@ -263,5 +263,5 @@ async def warm_up(engine: AsyncEngine) -> None:
 
 
 def _percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
-    """That percentile in milliseconds; None of nothing."""
+    """A percentile in milliseconds; None of nothing."""
     return round(1_000 * float(np.percentile(seconds, percent)), 3) if seconds else None

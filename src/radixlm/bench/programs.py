@@ -1,4 +1,4 @@
-"""What a workload is made of: programs that ask, wait for the answers, and ask again; and what
+"""The programs that a workload is made of: they ask, wait for the answers, and ask again; and what
 they need at least.
 
 A program sees a Client and nothing else, so the same one runs against an engine and in a dry run,
@@ -163,7 +163,7 @@ class _SearchNode:
     children: list[_SearchNode] = field(default_factory=list)
 
     def promise(self) -> float:
-        """Its upper confidence bound."""
+        """The upper confidence bound of a node."""
         visits = self.parent.visits if self.parent else self.visits
         doubt = math.sqrt(math.log(visits) / self.visits)
         return self.reward / self.visits + _EXPLORATION * doubt
@@ -182,7 +182,7 @@ class _SearchNode:
             node.reward += reward
 
     def path(self) -> Iterator[_SearchNode]:
-        """From here to the root."""
+        """The nodes from here to the root."""
         at: _SearchNode | None = self
         while at is not None:
             yield at

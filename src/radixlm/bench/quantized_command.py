@@ -122,7 +122,9 @@ def command(
 def _memory(
     folder: Path, formats: Sequence[str], place: Path, bar: tqdm[Any]
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """Of each format, in MB: the peak of loading, weights held, and what a tiny model takes."""
+    """The memory of each format, in MB: the peak of loading, weights held, and what a tiny model
+    takes.
+    """
     bar.set_description("memory of a tiny model")
     tiny = write_random_checkpoint(_EMPTY, place / "no-weights")
     config = load_config(folder)

@@ -42,7 +42,7 @@ _PEAK = Path(__file__).with_name("load_peak.py")
 
 
 class Sizes(NamedTuple):
-    """In tokens: prompt and answer of the one stream, and the prompt that is prefilled."""
+    """Sizes in tokens: prompt and answer of the one stream, and the prompt that is prefilled."""
 
     prompt: int = 16
     answer: int = 96
@@ -50,7 +50,9 @@ class Sizes(NamedTuple):
 
 
 class MeasuredSide(Protocol):
-    """What is measured. Both give seconds: of one token of an answer, and of a whole prompt."""
+    """A side of the comparison. Both give seconds: of one token of an answer, and of a whole
+    prompt.
+    """
 
     def decode(self, prompt: list[int], out: int) -> float: ...
 
@@ -91,7 +93,9 @@ class OurSide:
         self._engine = Engine(str(folder), threads=threads, kv_tokens=2 * CONTEXT, **flags(name))
 
     def decode(self, prompt: list[int], out: int) -> float:
-        """From the first output, which may hold several tokens, or all of them."""
+        """The seconds of a token from the first output on, which may hold several tokens, or all of
+        them.
+        """
         moments = asyncio.run(self._moments(prompt, out))
         (began, before), (ended, tokens) = moments[len(moments) > 2], moments[-1]
         return (ended - began) / (tokens - before)
@@ -101,7 +105,9 @@ class OurSide:
         return ended - began
 
     async def _moments(self, prompt: list[int], out: int) -> list[tuple[float, int]]:
-        """When it was sent, and when outputs came; with the tokens that were there then."""
+        """The times when it was sent, and when outputs came; with the tokens that were there
+        then.
+        """
         params = SamplingParams(max_tokens=out, temperature=0, ignore_eos=True)
         moments = [(time.perf_counter(), 0)]
         async for output in self._engine.stream(prompt, params):
@@ -113,7 +119,7 @@ class OurSide:
 
 
 def flags(name: str) -> dict[str, Any]:
-    """Of an engine with weights of this format."""
+    """The flags of an engine with weights of this format."""
     return {"dtype": "bfloat16", "quantization": None if name == "bf16" else name}
 
 
@@ -218,15 +224,15 @@ def gguf_file(folder: Path, scratch: Path, python: str, kind: str) -> Path:
 
 
 def bytes_read(config: ModelConfig, name: str) -> int:
-    """Of weights, for each token of one stream, as they are held: panels with their scales. The
-    head is read whole, of the embedding a row.
+    """The bytes of weights that each token of one stream reads, as they are held: panels with their
+    scales. The head is read whole, of the embedding a row.
     """
     model = CausalLM(config, dtype=torch.bfloat16, device=torch.device("meta"))
     return sum(_held(linear.weight, name) for _, linear in model.linears())
 
 
 def bytes_held(config: ModelConfig, name: str) -> int:
-    """Of all weights. A tied head is held beside the embedding, see `Linear.pack`."""
+    """The bytes of all weights. A tied head is held beside the embedding, see `Linear.pack`."""
     return bytes_read(config, name) + 2 * config.vocab_size * config.hidden_size
 
 
@@ -240,7 +246,7 @@ def _held(weight: torch.Tensor, name: str) -> int:
 
 
 def _bytes_in(path: Path, *, tied: bool) -> int:
-    """Of a GGUF file's weights, those that a token reads."""
+    """The bytes of a GGUF file's weights that a token reads."""
     tensors = gguf.GGUFReader(path).tensors
     return sum(int(each.n_bytes) for each in tensors if tied or each.name != "token_embd.weight")
 

@@ -47,18 +47,18 @@ class WorkloadShape:
     program: ClassVar[Callable[..., Coroutine[Any, Any, list[int]]]]
 
     def calls(self, draw: Draw, scale: float) -> list[Arguments]:
-        """What each program is called with: drawn content, the same for equal draws.
+        """The arguments with which each program is called: drawn content, the same for equal draws.
 
         scale: times as many; never fewer than one. Lengths stay.
         """
         raise NotImplementedError
 
     def owns(self, draw: Draw, scale: float) -> list[list[int]]:
-        """What each program has of its own."""
+        """The content that each program has of its own."""
         return draw.parts(scaled(self.count, scale), self.own)
 
     def programs(self, draw: Draw, scale: float) -> list[Program]:
-        """To be run once."""
+        """The programs, to be run once."""
         return [partial(self.program, **call) for call in self.calls(draw, scale)]
 
 

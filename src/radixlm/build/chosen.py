@@ -1,4 +1,6 @@
-"""What a config asks for, against the model and the machine, before anything is loaded."""
+"""The choices that a config asks for, checked against the model and the machine before anything is
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from radixlm.text.model_folder import resolve_model
 
 
 def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device, torch.dtype]:
-    """What is to be loaded, and where; nothing is loaded yet. Raises ConfigError, ModelError."""
+    """Choose what is to be loaded, and where; nothing is loaded yet. Raises ConfigError,
+    ModelError.
+    """
     files = files_of(resolve_model(config.model))
     model = config_of(config, files)
     _check_latents(config, model)

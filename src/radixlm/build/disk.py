@@ -88,6 +88,6 @@ class Disk:
         self._thread.stop()
 
     def store(self, cache: RadixCache) -> Store:
-        """For the engine that owns the pool."""
+        """The store for the engine that owns the pool."""
         tier = cache.add_store(Place.DISK, self._block_tokens, self.capacity)
         return Store(tier, self._thread, self._policy, Pace(self._rate))

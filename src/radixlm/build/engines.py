@@ -43,7 +43,9 @@ SECONDS_TO_END = 1.0
 
 
 class _LocalEngine:
-    """What both have. client: the near side of the engine's thread, which takes requests."""
+    """An engine in this process, for threads or for coroutines. client: the near side of the
+    engine's thread, which takes requests.
+    """
 
     def __init__(self, loaded: Loaded) -> None:
         self.client = loaded.client
@@ -71,7 +73,7 @@ class _LocalEngine:
 
     @property
     def adapters(self) -> Adapters:
-        """Those that requests may have, by name."""
+        """The adapters that requests may have, by name."""
         return self.client.adapters
 
     def stream(
@@ -188,13 +190,13 @@ class AsyncEngine(_LocalEngine):
         return self.info.name
 
     def check_room(self) -> None:
-        """As EngineClient.check_room."""
+        """Check for room, as EngineClient.check_room does."""
         self.client.check_room()
 
     def stream_all(
         self, requests: Sequence[GenerateRequest]
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As EngineClient.stream."""
+        """Stream as EngineClient.stream does."""
         return self.client.stream(requests)
 
     async def generate(
@@ -215,35 +217,37 @@ class AsyncEngine(_LocalEngine):
     async def pin(
         self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
     ) -> Pin:
-        """As Engine.pin."""
+        """Pin as Engine.pin does."""
         key, own = self._key(prompt), namespace or Namespace()
         pinned = self.client.ask(lambda core: core.cache.pin(key, own, ttl=ttl))
         return await asyncio.wrap_future(pinned)
 
     async def unpin(self, pin_id: int) -> None:
-        """As Engine.unpin."""
+        """Unpin as Engine.unpin does."""
         await asyncio.wrap_future(self.client.ask(lambda core: core.cache.unpin(pin_id)))
 
     async def snapshot(self, *, max_depth: int | None = None, min_tokens: int = 0) -> TreeSnapshot:
-        """As Engine.snapshot."""
+        """The snapshot of Engine.snapshot."""
         return (await self.look(TreeQuery(max_depth, min_tokens))).tree
 
     async def look(self, query: TreeQuery) -> Scene:
-        """What a query shows, of one moment. Raises NodeGoneError, QueueFullError."""
+        """Look at what a query shows, of one moment. Raises NodeGoneError, QueueFullError."""
         _check_alone(query)
         return await asyncio.wrap_future(self.client.look(query))
 
     def watch(
         self, query: TreeQuery, *, max_waiting: int = MAX_WAITING, own: bool = False
     ) -> Viewer:
-        """As EngineClient.watch."""
+        """Watch as EngineClient.watch does."""
         _check_alone(query)
         return self.client.watch(query, max_waiting=max_waiting, own=own)
 
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
     ) -> Explained:
-        """Why a prompt would miss now. everywhere: who holds it. Raises InvalidRequestError."""
+        """Explain why a prompt would miss now. everywhere: who holds it. Raises
+        InvalidRequestError.
+        """
         key, own = self._key(prompt), namespace or Namespace()
         self.limits.check_prompt(key)
         explained = self.client.ask(
@@ -252,15 +256,16 @@ class AsyncEngine(_LocalEngine):
         return await asyncio.wrap_future(explained)
 
     async def load_lora_adapter(self, name: str, path: str) -> None:
-        """As Engine.load_lora_adapter. Raises TimeoutError after SECONDS_TO_LOAD, QueueFullError.
-        Where it is given up, by that or by being cancelled, nothing is loaded.
+        """Load an adapter as Engine.load_lora_adapter does. Raises TimeoutError after
+        SECONDS_TO_LOAD, QueueFullError. Where it is given up, by that or by being cancelled,
+        nothing is loaded.
         """
         read = partial(self.adapters.read, name, path)
         self.adapters.put(await self._loading.run(read, SECONDS_TO_LOAD))
 
     async def unload_lora_adapter(self, name: str) -> None:
-        """As Engine.unload_lora_adapter. Being cancelled ends the wait only: the name is gone, and
-        the weights go with the last request.
+        """Unload an adapter as Engine.unload_lora_adapter does. Being cancelled ends the wait only:
+        the name is gone, and the weights go with the last request.
         """
         await asyncio.wrap_future(self.adapters.unload(name))
 

@@ -23,7 +23,8 @@ _logger = logging.getLogger("radixlm.build")
 
 
 class Host:
-    """Its thread runs from `start` to `stop`. Raises ConfigError for more than there is.
+    """Host memory as a place, with its thread, which runs from `start` to `stop`. Raises
+    ConfigError for more than there is.
 
     capacity: tokens.
     """
@@ -57,8 +58,8 @@ class Host:
         self._thread.stop()
 
     def store(self, cache: RadixCache) -> Store:
-        """For the engine that owns the pool. What is evicted next is copied, once the pool is
-        nearly full: what is in both has no use in one of them.
+        """The store for the engine that owns the pool. What is evicted next is copied, once the
+        pool is nearly full: what is in both has no use in one of them.
         """
         tier = cache.add_store(Place.HOST, self._tokens, self.capacity)
         return Store(tier, self._thread, "evict", Pace(self._rate))

@@ -1,4 +1,6 @@
-"""From an EngineConfig to a running engine: every part is made here, and handed what it needs."""
+"""The making of a running engine from an EngineConfig: every part is made here, and handed what it
+needs.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ QUANTIZERS: Mapping[str, Quantize] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What was loaded, and how. Sizes in tokens.
+    """The facts of what was loaded, and how. Sizes in tokens.
 
     max_pinned_tokens: the most that pins may keep.
     recommended_sampling: what the model's generation_config.json gives, unchecked.
@@ -210,7 +212,7 @@ def _runner(
     device: torch.device,
     ranks: ParallelRanks | None,
 ) -> tuple[Runner, Adapters]:
-    """With the adapters of the flag, loaded. Raises ConfigError, ModelError."""
+    """The runner with the adapters of the flag, loaded. Raises ConfigError, ModelError."""
     shelf = AdapterShelf(model, deterministic=config.deterministic, ranks=config.tp_size)
     adapters = Adapters(shelf)
     for text in config.lora_paths:

@@ -1,4 +1,6 @@
-"""Which code computes a model: ours, where its architecture has a file here, or transformers'."""
+"""The code that computes a model: ours, where its architecture has a file here, or
+transformers'.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ _INSTALL = "pip install 'radixlm[transformers]'"
 
 
 def by_transformers(config: EngineConfig, files: ModelFiles) -> bool:
-    """As --model-impl says; auto: where there is no file for it. Raises ConfigError for a GGUF
-    file that transformers is to take.
+    """Whether transformers computes a model, as --model-impl says; auto: where there is no file for
+    it. Raises ConfigError for a GGUF file that transformers is to take.
     """
     if isinstance(files, ModelFile):
         if config.model_impl == "transformers":
@@ -59,7 +61,7 @@ def load_foreign(
 
 
 def _library(files: ModelFiles) -> Any:
-    """Not imported before it is needed: it takes seconds."""
+    """Import transformers, not before it is needed: it takes seconds."""
     try:
         return importlib.import_module("transformers")
     except ImportError:

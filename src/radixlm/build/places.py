@@ -17,7 +17,7 @@ from radixlm.scheduler import WaitingRoom
 
 
 class Places(NamedTuple):
-    """Those that there are, with a thread each, which runs from `start` to `stop`."""
+    """The places that there are, with a thread each, which runs from `start` to `stop`."""
 
     host: Host | None = None
     disk: Disk | None = None
@@ -40,7 +40,7 @@ class Places(NamedTuple):
             place.stop()
 
     def tiering(self, cache: RadixCache, room: WaitingRoom) -> Tiering | None:
-        """For the engine that owns the pool; None without any place."""
+        """The tiering for the engine that owns the pool; None without any place."""
         stores = [place.store(cache) for place in self._there()]
         return Tiering(cache, room, stores) if stores else None
 

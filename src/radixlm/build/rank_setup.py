@@ -28,7 +28,7 @@ _MAIN = "radixlm.build.rank_process:main"
 
 
 class ParallelRanks(RankProcesses):
-    """Those of an engine that `check_ranks` let pass, with what rank 0 itself has to know."""
+    """The ranks of an engine that `check_ranks` let pass, with what rank 0 itself has to know."""
 
     def __init__(
         self,
@@ -45,18 +45,20 @@ class ParallelRanks(RankProcesses):
 
     @cached_property
     def split(self) -> Split:
-        """Of rank 0."""
+        """The split of rank 0."""
         return split_of(self.group, self._model)
 
     @property
     def heads(self) -> int:
-        """Of keys and values, that lie in one memory with those of rank 0, its own among them."""
+        """The heads of keys and values, that lie in one memory with those of rank 0, its own among
+        them.
+        """
         ranks = range(self.group.size if self._on_cpu else 1)
         return sum(part_of(self._model, rank, self.group.size).n_kv_heads for rank in ranks)
 
 
 class BackgroundWorkers(NamedTuple):
-    """What works for the engine's thread (a `Background`)."""
+    """The work beside the engine's thread (a `Background`)."""
 
     places: Places
     ranks: ParallelRanks
@@ -128,6 +130,6 @@ def settings_of(config: EngineConfig, files: ModelFiles) -> Mapping[str, Any]:
 
 
 def config_of_rank(settings: Mapping[str, Any]) -> EngineConfig:
-    """What `settings_of` gave."""
+    """The config that `settings_of` gave."""
     flags = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     return EngineConfig.from_flags(**flags)

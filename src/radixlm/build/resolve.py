@@ -1,4 +1,4 @@
-"""What the user left open, or asked for, against what the model and the machine have."""
+"""The settings that the user left open, resolved by what the model and the machine have."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(config: EngineConfig, model: ModelConfig, device: torch.device) -> torch.dtype:
-    """What weights and KV are kept in: float16 only on request, where there are products of it."""
+    """The type in which weights and KV are kept: float16 only on request, where there are products
+    of it.
+    """
     given: torch.dtype | None = getattr(torch, config.dtype, None)
     wanted = given or model.dtype
     if wanted != torch.float16:
@@ -89,7 +91,7 @@ def threads_for(allowed: float) -> int:
 
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[float]:
-    """Of the process's cgroup and those that it lies in, of both versions.
+    """The quotas of the process's cgroup and those that it lies in, of both versions.
 
     A container often sees its own cgroup as the root, whatever its path is called outside: then
     the places on the way to the root do not exist.

@@ -1,4 +1,4 @@
-"""What computed an engine's keys and values, as the identity of its store."""
+"""The facts of what computed an engine's keys and values, as the identity of its store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WITHOUT_EFFECT = "context_length"
 
 
 class EngineFacts(NamedTuple):
-    """What an engine computes with.
+    """The model and settings that an engine computes with.
 
     weights: the files that were loaded, as they were before. model: as it was loaded. threads: that
     compute.
@@ -82,8 +82,8 @@ def shape_of(model: ModelConfig) -> object:
 
 
 def _plain(value: object) -> object:
-    """In words of JSON. Raises TypeError for a kind of value that nobody thought of: it would be
-    left out.
+    """A value in words of JSON. Raises TypeError for a kind of value that nobody thought of: it
+    would be left out.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value

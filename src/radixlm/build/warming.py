@@ -1,4 +1,4 @@
-"""What an engine computes before its first request."""
+"""The warming of an engine before its first request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which slots are free. Hands out contiguous runs, so that most nodes are one stretch of memory."""
+"""An allocator of slots. It hands out contiguous runs, so that most nodes are one stretch of
+memory.
+"""
 
 from __future__ import annotations
 

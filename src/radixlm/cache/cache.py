@@ -38,7 +38,7 @@ _OWN_SIZE = POOL_SCALES.index(1.0)
 
 
 class RadixCache:
-    """Which slots hold which tokens. Every slot is free, private, locked or evictable:
+    """A cache of tokens: which slots hold which. Every slot is free, private, locked or evictable:
 
         FREE -> PRIVATE (a lease's) -> CACHED (the tree's: locked or evictable) -> FREE
 
@@ -140,7 +140,7 @@ class RadixCache:
     def match(
         self, key: KeyLike, namespace: Hashable = None, *, max_match: int | None = None
     ) -> Match:
-        """What `acquire` would find now; leaves no trace."""
+        """The match that `acquire` would find now; leaves no trace."""
         array = as_trusted_key(key)
         limit = array.size - 1 if max_match is None else max(max_match, 0)
         return self._match(array[:limit], namespace)
@@ -224,7 +224,9 @@ class RadixCache:
     def explain(
         self, key: Key, namespace: Hashable = None, *, everywhere: bool = False
     ) -> Explained:
-        """What `acquire(...).why()` would say, without a trace. everywhere: who holds it, too."""
+        """Explain what `acquire(...).why()` would say, without a trace. everywhere: who holds it,
+        too.
+        """
         holders = self.holders(key) if everywhere else {}
         if not self.enabled:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
@@ -246,7 +248,7 @@ class RadixCache:
     def _ending(
         self, match: Match, known: int, key: Key, wanted: int, limit: int, stored: Sequence[int]
     ) -> Ending:
-        """Why a match ended."""
+        """The reason why a match ended."""
         block = self.tiers[0].block_tokens if self.tiers else 0
         return Ending(match, known, key, wanted, limit, self.page_size, stored, block)
 

@@ -24,7 +24,7 @@ class CutMatch(Match):
 
 
 class ComponentHold(Protocol):
-    """What a lease holds of a component: locks on what is the tree's, and private slots.
+    """A lease's hold on a component: locks on what is the tree's, and private slots.
 
     slots: those of the pool that the lease has, by token, as far as positions in the same call
     reach. committed: how many tokens are the tree's. length: how many have slots, in whole pages.
@@ -34,7 +34,9 @@ class ComponentHold(Protocol):
         """How many of the component's slots the lease's tokens [first, stop), whole pages, take."""
 
     def extend(self, first: int, stop: int, slots: Slots) -> None:
-        """These tokens, maybe none, have slots of the pool now; what they take is available."""
+        """Take slots of the component: these tokens, maybe none, have slots of the pool now; what
+        they take is available.
+        """
 
     def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
         """Tokens [start, upto) enter the tree. mine: all slots. theirs: the tree's, of those from
@@ -51,7 +53,7 @@ class ComponentHold(Protocol):
         """Give up all, but private slots of tokens: those are freed with the pool's, by `drop`."""
 
     def locks(self, committed: int, slots: Slots) -> Slots:
-        """What it locks, as Component.needs names it."""
+        """The slots that it locks, as Component.needs names them."""
 
     def private(self, length: int, committed: int) -> int:
         """The component's slots that only this lease uses."""
@@ -63,8 +65,8 @@ class ComponentHold(Protocol):
 
 
 class Component(Protocol):
-    """What has slots of its own, for tokens or for checkpoints at nodes' ends; by the law of Usage.
-    Full keys and values are none: they are what the tree holds.
+    """A component of a model's memory with slots of its own, for tokens or for checkpoints at
+    nodes' ends; by the law of Usage. Full keys and values are none: they are what the tree holds.
 
     It says what a match needs of it, what a lease locks and takes, and what goes first when there
     is no room. What a match needs is named by (n,) slots: its own or the pool's.
@@ -93,7 +95,7 @@ class Component(Protocol):
         """The longest part of a match that ends where the component has what it needs."""
 
     def needs(self, match: Match) -> Slots:
-        """What the component has for a match that `cut` leaves as it is."""
+        """The slots that a match needs, which `cut` leaves as it is."""
 
     def hold(self, slots: Slots, node: TreeNode, agreed: int, prompt: int) -> ComponentHold:
         """Lock what a match needs, for a lease. slots: of all that was found. node: where it ends.
@@ -101,7 +103,7 @@ class Component(Protocol):
         """
 
     def drop(self, slots: Slots) -> None:
-        """These slots of the pool are free now."""
+        """Drop what belongs to slots of the pool that are free now."""
 
     def pin(self, slots: Slots) -> None:
         """Lock what a match needs, counted apart."""

@@ -1,4 +1,4 @@
-"""What the room in a place is used for, and the law of it."""
+"""The use of the room in a place, and the law of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a match ended where it did, by the tree as it was at that moment."""
+"""The reasons why a match ended where it did, by the tree as it was at that moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_SIBLINGS = 8
 
 
 class Ending:
-    """Where a match ended, kept by reference to what can not change: the bytes of edges. It is made
+    """The end of a match, kept by reference to what can not change: the bytes of edges. It is made
     for every lease, in O(1); the report is made on demand.
 
         key     | matched, resident | the next page ...
@@ -114,15 +114,15 @@ class Ending:
         )
 
     def _cached(self) -> Key:
-        """What the tree had from the match's end on, as far as it is looked at."""
+        """The continuation that the tree had from the match's end on, as far as it is looked at."""
         enough = (self._page + _NEXT_TOKENS) * TOKEN_BYTES
         first, *rest = self._edges
         parts = (first[self._at : self._at + enough], *(edge[:enough] for edge in rest))
         return np.frombuffer(b"".join(parts)[:enough], dtype=np.int32)
 
     def _held_back(self) -> MissReason:
-        """Less than a page was left to look for. The prompt is to blame where what follows fills
-        no page; else it is the limit, which gives up the whole page that it lies in.
+        """The reason where less than a page was left to look for. The prompt is to blame where what
+        follows fills no page; else it is the limit, which gives up the whole page that it lies in.
         """
         torn = self._matched + self._page > self._wanted
         if torn and self._limit > self._matched:

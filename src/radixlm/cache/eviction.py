@@ -1,4 +1,4 @@
-"""Which leaf is evicted first, and which of the evicted tokens are forgotten first."""
+"""The orders in which leaves are evicted, and evicted tokens forgotten."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Chooser(TreeObserver, ABC):
 
     @abstractmethod
     def judge(self, found: int, under_lru: int, stored: int, asked: int, capacity: int) -> None:
-        """Of a prompt of `asked` tokens `found` were resident and `stored` can be read back;
-        `under_lru` would have been resident by LRU, in a pool of `capacity`.
+        """Judge a prompt of `asked` tokens, of which `found` were resident and `stored` can be read
+        back; `under_lru` would have been resident by LRU, in a pool of `capacity`.
         """
 
     @abstractmethod
@@ -71,8 +71,8 @@ class Chooser(TreeObserver, ABC):
 
 
 class Leaf(Protocol):
-    """What can be evicted of a place: `resident` tokens, unless something there is locked or lives
-    below. queued_key: of the order that it is in.
+    """A leaf that can be evicted of a place: `resident` tokens, unless something there is locked or
+    lives below. queued_key: of the order that it is in.
     """
 
     queued_key: int | None
@@ -165,7 +165,7 @@ class EvictionOrder(Generic[LeafT]):
         return self.chooser.most(cast("TreeNode", leaf), n_tokens)
 
     def first(self, most: int) -> Iterator[LeafT]:
-        """Of the first `most` entries those that count, in order, left where they are; an entry
+        """The entries that count among the first `most`, in order, left where they are; an entry
         whose key has grown since is in its old place. O(most log most).
         """
         self._sort()

@@ -79,7 +79,7 @@ class Learned(Chooser):
         self._mean_length = 0.0
 
     def key(self, node: TreeNode) -> int:
-        """Where it does not choose, the longest unused goes first."""
+        """The key by which the longest unused goes first, where it does not choose."""
         return node.last_used
 
     # What happens to nodes
@@ -115,7 +115,9 @@ class Learned(Chooser):
             at = at.parent
 
     def hinted(self, node: TreeNode, hint: int, use: int) -> None:
-        """What is known of a node's age so far is no reuse; it goes on as what the hint says."""
+        """Take a hint: what is known of a node's age so far is no reuse; it goes on as what the
+        hint says.
+        """
         self.now = use
         self._end(self._lifetimes.lost, node, len(node.edge) // TOKEN_BYTES)
         node.kind += (hint - node.kind % _TURN // _HINT) * _HINT
@@ -130,7 +132,7 @@ class Learned(Chooser):
             node.kind += 1
 
     def _end(self, count: Callable[[int, int, int], None], node: TreeNode, n_tokens: int) -> int:
-        """Of a node's last tokens a lifetime has ended; returns how many were its tail's."""
+        """End the lifetimes of a node's last tokens; returns how many were its tail's."""
         age, tail = max(self.now - node.last_used, 0), min(node.tail, n_tokens)
         if tail:
             count(node.kind + _TAIL, age, tail)
@@ -187,7 +189,7 @@ class Learned(Chooser):
         return 0
 
     def _going_on(self, nodes: Iterable[TreeNode], step: int) -> list[Lifetime]:
-        """Of one node in `step` its lifetimes, where no request holds it."""
+        """The lifetimes of one node in `step`, where no request holds it."""
         now, found = self.now, list[Lifetime]()
         for node in islice(nodes, int(self._random() * step), None, step):
             if node.lock_ref or not node.end:
@@ -270,7 +272,7 @@ class Learned(Chooser):
         self._ranked[:] = [(-worths.item(at), -used.item(at), nodes[at].id) for at in lowest]
 
     def _drawn_leaves(self, entries: list[int], by_id: Mapping[int, TreeNode]) -> list[TreeNode]:
-        """Of some entries those that count; others that are met are taken out."""
+        """The leaves among some entries that count; others that are met are taken out."""
         random, count = self._random, len(entries)
         places: Iterable[int] = range(count)
         if count > _DRAWN:
@@ -292,7 +294,7 @@ class Learned(Chooser):
 
 
 def _price(node: TreeNode) -> float:
-    """What it costs to have a node's end again, by computing it."""
+    """The price of having a node's end again, by computing it."""
     stored = node.stored
     return READ_PRICE if stored != NOWHERE and max(stored) >= node.resident else 1.0
 
@@ -309,7 +311,7 @@ def is_free(node: TreeNode) -> bool:
 
 
 class Duel:
-    """Who decides: the learned policy, or LRU.
+    """A duel of the learned policy and LRU: who decides.
 
     LRU's side is a shadow of it: of each prompt, how much a pool of the same size would have held
     under LRU (see Reuse). A ledger adds what was found beyond that; it may owe a small share of the
@@ -322,8 +324,8 @@ class Duel:
         self.ledger = 0.0
 
     def note(self, found: float, under_lru: float, stored: int, asked: int, capacity: int) -> None:
-        """Of a prompt of `asked` tokens so much was found, and would have been; stored: what can be
-        read back, which is found for the most part.
+        """Note how much of a prompt of `asked` tokens was found, and would have been; stored: what
+        can be read back, which is found for the most part.
         """
         found, under_lru = (
             each + (1 - READ_PRICE) * max(stored - each, 0) for each in (found, under_lru)

@@ -102,7 +102,7 @@ class Lease:
         return self._slots[: self.length]
 
     def why(self) -> MissReport:
-        """Why no more was found when the lease was acquired; the tree as it was then."""
+        """Explain why no more was found when the lease was acquired; the tree as it was then."""
         if self._ending is None:
             return MissReport(self.wanted, 0, MissReason.DISABLED, 0)
         return self._ending.report(self._acquired_at)
@@ -136,7 +136,7 @@ class Lease:
         return self.holds[component].private(self._keeper.round_up(self.length), self.committed)
 
     def locks_of(self, component: int) -> Slots:
-        """What it locks of the n-th component, see Component.needs."""
+        """The slots that it locks of the n-th component, see Component.needs."""
         if component >= len(self.holds):
             return NO_SLOTS
         return self.holds[component].locks(self.committed, self._slots)
@@ -150,7 +150,9 @@ class Lease:
 
     @property
     def own_size(self) -> int:
-        """What its release gives back: private slots, and nodes that it alone locks. O(path)."""
+        """The slots that its release gives back: private slots, and nodes that it alone locks.
+        O(path).
+        """
         alone = takewhile(lambda node: node.lock_ref == 1, upward(self.node))
         return self.private_size + sum(node.resident for node in alone)
 
@@ -180,7 +182,7 @@ class Lease:
         return self._slots[start:end]
 
     def pass_by(self, computed: int) -> None:
-        """So many tokens are computed: give up what no later one needs of the components."""
+        """Give up what no token after the `computed` ones needs of the components."""
         for hold in self.holds:
             hold.pass_by(computed, self.committed, self._slots)
 

@@ -28,7 +28,8 @@ _WIDTHS, _EDGES = np.array(WIDTHS, dtype=np.float64), np.array(EDGES)
 
 
 class Lifetimes:
-    """Of each kind the tokens that were used again at an age, or forgotten, by bins of ages.
+    """Counts for each kind of the tokens that were used again at an age, or forgotten, by bins of
+    ages.
 
     kinds: how many there can be. alike: kinds are alike first of all where they are equal modulo
     the first of these, then the next; ascending, each divides the one after it.
@@ -68,7 +69,7 @@ class Lifetimes:
         self._lost *= share
 
     def worth(self, kind: int, age: int) -> float:
-        """What a token of an age is worth, as of the last `value`."""
+        """The worth of a token of an age, as of the last `value`."""
         return self._by_kind[kind][bisect_right(EDGES, age) - 1]
 
     def worths(self, kinds: Ints, ages: Ints) -> Floats:

@@ -227,7 +227,7 @@ class TreeNode:
 
 @dataclass(slots=True)
 class Match:
-    """Where the longest match of a key ends: `offset` tokens into `node`. A value, made once and
+    """The end of the longest match of a key: `offset` tokens into `node`. A value, made once and
     not changed: it is no tuple, and not frozen, because both take twice as long to make.
 
     length: matched tokens, all resident. node: None when the namespace is empty.
@@ -242,7 +242,7 @@ class Match:
 
     @property
     def agreed(self) -> Match:
-        """As far as the tokens agree, if that is farther: see CutMatch."""
+        """The match as far as the tokens agree, if that is farther: see CutMatch."""
         return self
 
     def slots(self) -> Slots:

@@ -1,4 +1,4 @@
-"""What can hear of a tree's transitions."""
+"""The observers of a tree's transitions."""
 
 from __future__ import annotations
 

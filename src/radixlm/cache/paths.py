@@ -9,7 +9,7 @@ from radixlm.core.keys import Key
 
 
 def known_end(match: Match, key: Key, page_size: int) -> tuple[TreeNode | None, int]:
-    """Where the longest prefix of `key` ends, ghosts included, from where its match ended."""
+    """The end of the longest prefix of `key`, ghosts included, from where its match ended."""
     node = match.node
     if node is None or match.offset < node.resident:
         return node, match.length
@@ -53,7 +53,7 @@ def absent_path(node: TreeNode) -> list[TreeNode]:
 
 
 def free_after(match: Match, keep: int) -> Iterator[tuple[TreeNode, int]]:
-    """Of what a match found after its first `keep` tokens, and all below: each node that no lock
+    """List what a match found after its first `keep` tokens, and all below: each node that no lock
     holds, children first, and how many tokens of its end. Each is to be evicted before the next.
     """
     top = match.node

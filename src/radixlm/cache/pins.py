@@ -48,7 +48,9 @@ class _Held:
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """What an owner has. ends: its prefixes' ends in order, and the pin of each. added: the sum."""
+    """The pins of an owner. ends: its prefixes' ends in order, and the pin of each. added: the
+    sum.
+    """
 
     ends: dict[TreeNode, int] = field(default_factory=dict)
     added: int = 0
@@ -88,7 +90,7 @@ class PinBoard:
         self._ends: list[tuple[float, int]] = []
 
     def nodes(self) -> list[TreeNode]:
-        """Where each pin ends."""
+        """The node where each pin ends."""
         return [held.node for held in self._pins.values()]
 
     def add(self, match: Match, ttl: float | None) -> Pin:
@@ -246,7 +248,9 @@ class _Largest:
         heapify(self._heap)
 
     def with_more(self, more: int, owner: str) -> str:
-        """Who would hold most if `owner` held `more` tokens more; of several the first."""
+        """The owner who would hold most if `owner` held `more` tokens more; of several the
+        first.
+        """
         heap = self._heap
         while heap:
             size, place, name = heap[0]

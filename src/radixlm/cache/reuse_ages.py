@@ -1,4 +1,4 @@
-"""After what time prefixes are used again, in bins, and what it makes worth keeping."""
+"""The ages at which prefixes are used again, in bins, and what it makes worth keeping."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def bin_of(age: int) -> int:
 
 
 def worths(hazards: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What it is worth to keep what has reached each bin unused: the best, over times T, of
-    P(used within T) / E(time held until then).
+    """The worth of keeping what has reached each bin unused: the best, over times T, of P(used
+    within T) / E(time held until then).
 
     hazards: (rows, bins) of each bin, the share of what reaches it that is used again in it.
 

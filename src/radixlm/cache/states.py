@@ -22,7 +22,7 @@ ALONE = 2
 
 
 class StateSlots(TreeObserver):
-    """Which nodes have a checkpoint of the state at their end, and in which slot.
+    """The nodes that have a checkpoint of the state at their end, and its slot.
 
         node      [ t0 t1 t2 ] ── [ t3 t4 ] ── [ t5 ]
         at              s7             -          s2      s7: what the model is in after t2
@@ -170,7 +170,7 @@ class StateSlots(TreeObserver):
         return node in self.at
 
     def drop(self, slots: Slots) -> None:
-        """Nothing: the tree says when a node's end is evicted."""
+        """Do nothing: the tree says when a node's end is evicted."""
 
     def _give_up(self, node: TreeNode) -> None:
         slot = self.at.pop(node)
@@ -212,7 +212,7 @@ class StateSlots(TreeObserver):
 
 
 class StateHold:
-    """What a lease holds of states: `source`, a checkpoint on its path, locked, and once it has
+    """A lease's hold on states: `source`, a checkpoint on its path, locked, and once it has
     computed anything since then, `slot`, private.
     """
 
@@ -231,7 +231,7 @@ class StateHold:
             self.slot = self._states.give(self.source)
 
     def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
-        """Nothing: tokens in between have no state."""
+        """Do nothing: tokens in between have no state."""
 
     def checkpoint(self, node: TreeNode) -> None:
         """The private slot becomes the node's, unless it has one; that is the source then."""
@@ -246,7 +246,7 @@ class StateHold:
         self._states.unlock(before)
 
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
-        """Nothing: what it began with stays locked, for those that part from it there."""
+        """Do nothing: what it began with stays locked, for those that part from it there."""
 
     def release(self, _committed: int, _slots: Slots) -> None:
         if self.slot is not None:

@@ -19,7 +19,7 @@ from radixlm.core.moves import ALL_BLOCKS, Place
 
 
 class StoredTier:
-    """Which blocks a place has. It moves no bytes: who does says what has become of them.
+    """The blocks that a place has. It moves no bytes: who does says what has become of them.
 
         write   to_write -> lock what is before them -> reserve -> (bytes) -> stored -> unlock
         read    restorable -> lock -> (bytes) -> unlock;  gone, where they were missing or damaged
@@ -192,7 +192,7 @@ class StoredTier:
             self._tree.merge(node)
 
     def take_dropped(self) -> list[Blocks]:
-        """What is to be deleted there, each once."""
+        """Take the blocks that are to be deleted there, each once."""
         dropped, self._parts.dropped = self._parts.dropped, []
         return dropped
 

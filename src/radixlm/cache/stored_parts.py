@@ -1,4 +1,4 @@
-"""Which tokens of which nodes are stored in a place, in blocks, and which of them go first."""
+"""The tokens of nodes that are stored in a place, in blocks, and the order in which they go."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Blocks(NamedTuple):
 
 
 class StoredPart:
-    """What a place has of a node, as an EvictionOrder wants it. lock_ref: reads and writes in
-    flight whose path runs through here. held: how many of them end here. live: children with such
-    a part. windows: bit b is set where block b of the path, one of the node's, is stored with the
-    part of layers with a window.
+    """The part of a node that a place has, as an EvictionOrder wants it. lock_ref: reads and writes
+    in flight whose path runs through here. held: how many of them end here. live: children with
+    such a part. windows: bit b is set where block b of the path, one of the node's, is stored with
+    the part of layers with a window.
     """
 
     __slots__ = ("above", "held", "live", "lock_ref", "node", "place", "queued_key", "windows")

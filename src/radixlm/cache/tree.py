@@ -143,7 +143,7 @@ class RadixTree:
             each.matches_changed(slots, self.by_id.values())
 
     def place(self, key: Key, namespace: Hashable) -> tuple[TreeNode | None, int]:
-        """Where the longest known prefix of `key` ends, absent tokens included, and its length."""
+        """The end of the longest known prefix of `key`, absent tokens included, and its length."""
         root = self.roots.get(namespace)
         return (None, 0) if root is None else descend(root, key.data, self.page_size)
 
@@ -414,7 +414,7 @@ class RadixTree:
         return leaf
 
     def stored_changed(self, node: TreeNode) -> None:
-        """More or less of a node is stored now. For StoredParts."""
+        """Note that more or less of a node is stored now. For StoredParts."""
         self.ghosts.update(node, fresh=True)
         for each in self.observers:
             each.changed(node)
@@ -535,7 +535,7 @@ class RadixTree:
             each.left(node)
 
     def _changed(self, node: TreeNode) -> None:
-        """What of a node is resident, or known, is another part."""
+        """Note that another part of a node is resident, or known."""
         self.version += 1
         for each in self.observers:
             each.changed(node)

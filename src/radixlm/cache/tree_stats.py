@@ -1,4 +1,4 @@
-"""What is recorded of a tree: totals, when tokens were last used, and which nodes changed."""
+"""Records of a tree: totals, when tokens were last used, and which nodes changed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Histogram:
         self._total += value
 
     def tally(self) -> Tally:
-        """What was counted so far; a copy."""
+        """The counts so far; a copy."""
         return Tally(tuple(self._counts), self._total)
 
 
@@ -118,7 +118,7 @@ class Changes(TreeObserver):
                 self.changed(node)
 
     def take(self) -> Changes:
-        """What was noted until now; it begins anew."""
+        """Take what was noted until now; it begins anew."""
         taken = Changes()
         taken._touched, taken.removed, taken.lost = self._touched, self.removed, self.lost
         self._touched, self.removed, self.lost = set(), [], False
@@ -203,7 +203,7 @@ class Reuse(TreeObserver):
         self.tokens[self._epoch(use)] -= n_tokens
 
     def expected(self, node: TreeNode | None, length: int, in_use: int) -> tuple[int, ...]:
-        """For each of POOL_SCALES, how many tokens of a prompt a pool of that size would hold.
+        """The tokens of a prompt that a pool of each of POOL_SCALES would hold.
 
         node, length: where what is known of the prompt ends, ghosts included, and after how many
         tokens. in_use: tokens that running requests hold, which stand before all others.
@@ -240,7 +240,7 @@ class Reuse(TreeObserver):
         return tuple([tokens - tokens % self._page for tokens in held])
 
     def _epoch(self, use: int) -> int:
-        """Which one a use falls into; most fall into the last."""
+        """The epoch that a use falls into; most fall into the last."""
         begins = self.begins
         return len(begins) - 1 if use >= begins[-1] else bisect_right(begins, use) - 1
 

@@ -17,7 +17,7 @@ class Window(WindowSlots):
 
 
 class WindowHold:
-    """What a lease holds of window slots: those of its tokens from `start` on.
+    """A lease's hold on window slots: those of its tokens from `start` on.
 
         tokens   0              start      committed      length
                  | out of sight | locked   | private     )
@@ -52,7 +52,7 @@ class WindowHold:
             self.windows.give(slots[first:stop], int(slots[first - 1]) if first else None)
 
     def checkpoint(self, node: TreeNode) -> None:
-        """Nothing: a match can end wherever a window's tokens are there."""
+        """Do nothing: a match can end wherever a window's tokens are there."""
 
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
         """Free what is private and out of sight, unlock what is the tree's."""
@@ -80,7 +80,9 @@ class WindowHold:
         return max(length - max(committed, self.start), 0)
 
     def still_takes(self, total: int, length: int, cached: int) -> int:
-        """What it shares with others comes out of sight, so it counts for nothing."""
+        """The slots that it may still take. What it shares with others comes out of sight, so it
+        counts for nothing.
+        """
         held = length - max(self.start, cached)
         return max(min(total - cached, self.windows.span) - held, 0)
 

@@ -41,8 +41,8 @@ class WindowSize(NamedTuple):
     def of(
         cls, window: int, ratio: float, n_slots: int, page_size: int, step: int, block: int = 1
     ) -> WindowSize | None:
-        """For a cache of `n_slots`: `ratio` of them, but enough for one request and one step. None:
-        there is nothing to save. The largest ratio, 1, means that.
+        """The size for a cache of `n_slots`: `ratio` of them, but enough for one request and one
+        step. None: there is nothing to save. The largest ratio, 1, means that.
         """
         size = cls(window, 0, step, block)
         capacity = max(int(ratio * n_slots), size.least(page_size))
@@ -52,7 +52,7 @@ class WindowSize(NamedTuple):
 
     @property
     def spare(self) -> int:
-        """What a lease keeps beyond its window: a match may end a few tokens earlier."""
+        """The tokens that a lease keeps beyond its window: a match may end a few tokens earlier."""
         return min(self.window // _SHARES, _MOST_SPARE)
 
     def span(self, page_size: int) -> int:
@@ -67,7 +67,8 @@ class WindowSize(NamedTuple):
 
 
 class WindowSlots:
-    """Which tokens of a cache have keys and values in window layers. It belongs to a token's slot:
+    """The tokens of a cache that have keys and values in window layers. It belongs to a token's
+    slot:
 
         node        [ t0 t1 t2 t3 t4 t5 ]
         slots       [ 17 18 19 40 41 42 ]       of the other layers, as the tree has them
@@ -148,15 +149,15 @@ class WindowSlots:
         return self.size.window - 1 + self.page_size
 
     def first_restored(self, end: int) -> int:
-        """Of tokens that are read up to `end`, the first that needs a window slot: a request that
-        goes on from there may have to compute the last page.
+        """The first of the tokens read up to `end` that needs a window slot: a request that goes on
+        from there may have to compute the last page.
         """
         return self.first_seen(max(end - self.page_size, 0))
 
     def behind(self, position: int) -> int:
-        """Where what a lease keeps begins when `position` tokens are computed. With places beside
-        the pool also the blocks that who goes on from the last whole one needs, so that they can be
-        stored.
+        """The first token that a lease keeps when `position` tokens are computed. With places
+        beside the pool also the blocks that who goes on from the last whole one needs, so that they
+        can be stored.
         """
         kept = self.first_seen(max(position - self.size.spare, 0))
         if (block := self.size.block) > 1:
@@ -204,7 +205,7 @@ class WindowSlots:
         self._moves.append((slots.copy(), mine))
 
     def enter(self, slots: Slots) -> None:
-        """What was a lease's becomes the tree's, locked by the lease."""
+        """Make what was a lease's the tree's, locked by the lease."""
         mine = self.of[slots]
         self._cached[mine] = True
         self._locks[mine] = 1
@@ -290,7 +291,7 @@ class WindowSlots:
         self._unlock(self._owner[mine])
 
     def drop(self, slots: Slots) -> None:
-        """These slots are free now, or their tokens are out of sight: private, or unlocked."""
+        """Drop slots that are free now, or whose tokens are out of sight: private, or unlocked."""
         mine = self.of[slots]
         mine = mine[mine >= 0]
         if not mine.size:
@@ -356,7 +357,7 @@ class WindowSlots:
         return int(np.count_nonzero(~np.isin(alone, self.of[self.needs(match)])))
 
     def take_moves(self) -> WindowMoves | None:
-        """Where window slots are since the last call; for the device."""
+        """Take the moves of window slots since the last call; for the device."""
         if not self._moves:
             return None
         slots, mine = (np.concatenate(each) for each in zip(*self._moves, strict=True))

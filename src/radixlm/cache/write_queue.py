@@ -1,4 +1,4 @@
-"""What of the pool is to be written to a place next."""
+"""A queue of what is to be written to a place next."""
 
 from __future__ import annotations
 

@@ -100,7 +100,9 @@ def _printable(text: str) -> str:
 
 
 def _distrust_working_directory() -> None:
-    """It may be a model's folder, which must not decide what is run. Raises ConfigError."""
+    """Distrust the working directory: it may be a model's folder, which must not decide what is
+    run. Raises ConfigError.
+    """
     os.environ["PYTHONSAFEPATH"] = "1"  # for processes that libraries start
     if _NUMBA_SETTINGS.exists():
         raise ConfigError(

@@ -36,7 +36,7 @@ class _Prompt(NamedTuple):
 
 
 def compared(first: str, second: str, model: str | None) -> dict[str, Any]:
-    """Where the prompts of two files part, as JSON. Raises ConfigError."""
+    """Compare the prompts of two files; where they part, as JSON. Raises ConfigError."""
     files = files_of(resolve_model(model))
     tokenizer, template = Tokenizer.load(files), ChatTemplate.load(files)
     (ours, _), theirs = (_prompt(Path(name), tokenizer, template) for name in (first, second))
@@ -82,7 +82,7 @@ def _prompt(path: Path, tokenizer: Tokenizer, template: ChatTemplate | None) -> 
 def _prompt_of(
     body: explain_body.ExplainBody, tokenizer: Tokenizer, template: ChatTemplate | None
 ) -> _Prompt:
-    """As the body's route reads it; what of it makes no prompt is not looked at."""
+    """The prompt of a body as its route reads it; what of it makes no prompt is not looked at."""
     match body:
         case explain_body.ExplainChat():
             return _chat(chat_of(body), tokenizer, template)

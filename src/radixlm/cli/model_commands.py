@@ -56,8 +56,8 @@ def serve(model: str | None, model_path: str | None, **flags: Any) -> None:
 
 @contextlib.contextmanager
 def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.socket]:
-    """Where to listen, after a moment's look at what may be wrong: to import torch and to load a
-    model takes longer. Raises ModelError, ConfigError.
+    """Check where to listen, with a moment's look at what may be wrong: to import torch and to load
+    a model takes longer. Raises ModelError, ConfigError.
     """
     resolve_model(config.model)
     check_certificate(settings)
@@ -141,7 +141,8 @@ def _check(model: str | None, prompts: tuple[str, ...]) -> None:
 
 
 def _looks_like_model(text: str, *, alone: bool) -> bool:
-    """So that a mistyped model is an error and not a prompt; a text with spaces is none.
+    """Guess whether a word is a model, so that a mistyped one is an error and not a prompt; a text
+    with spaces is none.
 
     alone: nothing comes after it; a single word is a prompt then, unless it is a path or a name.
     """

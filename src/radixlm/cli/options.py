@@ -64,7 +64,7 @@ class HeadedCommand(HintingCommand):
 
 @cache
 def hints() -> Mapping[str, str]:
-    """What to do instead of another engine's flag.
+    """Hints for another engine's flag.
 
     >>> hints()["--max-model-len"]
     '--context-length is ours'
@@ -73,7 +73,7 @@ def hints() -> Mapping[str, str]:
 
 
 def say_loading(model: str | None) -> None:
-    """On stderr, as everything but answers."""
+    """Say that a model is loaded, on stderr, as everything but answers."""
     click.secho(f"Loading {model or DEMO_NAME} ...", dim=True, err=True)
 
 
@@ -108,7 +108,7 @@ def serving_options(command: F) -> F:
 def take_serving(
     model: str | None, model_path: str | None, flags: dict[str, Any]
 ) -> tuple[EngineConfig, ServerConfig]:
-    """What the flags of `serving_options` say. Raises ConfigError."""
+    """Take the flags of `serving_options`. Raises ConfigError."""
     settings = ServerConfig(
         **{item.name: flags.pop(item.name) for item, _ in flags_of(ServerConfig)}
     )
@@ -237,7 +237,9 @@ def _unknown(key: str, known: list[str]) -> str:
 
 
 def _value(where: str, option: click.Option, value: object) -> object:
-    """What click reads as it reads the command line. Values are not shown: one may be a key."""
+    """The value of a text as click reads the command line. Values are not shown: one may be a
+    key.
+    """
     if not option.is_flag:
         entries = value if option.multiple and isinstance(value, list) else [value]
         texts = [_text(where, option, entry) for entry in entries]

@@ -130,8 +130,8 @@ _PER_BLOCK = [str(2**bits) for bits in range(BLOCK_TOKENS.bit_length())]
     "--write", type=click.Path(path_type=Path), help="Only write the trace, token-exact, here."
 )
 def command(trace: str | None, **options: Any) -> None:
-    """What TRACE would have been like with other settings: the engine's own scheduler and cache on
-    a virtual clock. Flags of cache and order may be given several times: each goes with each.
+    """Replay TRACE with other settings: the engine's own scheduler and cache on a virtual clock.
+    Flags of cache and order may be given several times: each goes with each.
 
     TRACE is a file of JSON lines (Mooncake's; what `radixlm serve --record-trace` wrote; messages),
     a folder of such, or chats, agents, hinted, few-shot, rag or trees, which are made up.

@@ -41,8 +41,8 @@ def main() -> None:
 
 
 def _leave(status: int) -> None:
-    """At once: commands have closed what they opened. To take torch apart takes two seconds more,
-    and on a busy machine more than the ten that `docker stop` waits.
+    """Leave at once: commands have closed what they opened. To take torch apart takes two seconds
+    more, and on a busy machine more than the ten that `docker stop` waits.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
@@ -51,13 +51,13 @@ def _leave(status: int) -> None:
 
 
 def named(place: str) -> Any:
-    """What `module:name` is, imported now."""
+    """The object at `module:name`, imported now."""
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
 
 
 def later(place: str) -> Callable[..., Any]:
-    """What is at `module:name`, to be called; imported at the first call."""
+    """A function that stands for the one at `module:name`; imported at the first call."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         return named(place)(*arguments, **options)

@@ -1,4 +1,4 @@
-"""What `radixlm top` knows of a server's cache, and how it learns of it."""
+"""The feed of `radixlm top`: what it knows of a server's cache, and how it learns of it."""
 
 from __future__ import annotations
 
@@ -104,14 +104,16 @@ class Feed:
                 yield event.event, data
 
     def advice(self) -> Json | None:
-        """What the server advises; None where it gives no advice."""
+        """The server's advice; None where it gives none."""
         try:
             return self._json("/cache/advice")
         except WatchError:
             return None
 
     def replicas(self) -> list[Json]:
-        """Of a deployment, by name. A server alone has none, and is asked once a connection."""
+        """The replicas of a deployment, by name. A server alone has none, and is asked once a
+        connection.
+        """
         if self._alone:
             return []
         try:
@@ -124,7 +126,7 @@ class Feed:
             return []
 
     def prefixes(self, limit: int) -> Json:
-        """Which prefix lives where, of a deployment."""
+        """The prefixes of a deployment and where they live."""
         if self._alone:
             return _NO_PREFIXES
         try:
@@ -237,6 +239,6 @@ class Cache:
 
     @property
     def hit_rate(self) -> float | None:
-        """Of the prompts of the last minute; None without any."""
+        """The hit rate of the prompts of the last minute; None without any."""
         prompts = self.sum("prompt_tokens")
         return self.sum("cached_tokens") / prompts if prompts else None

@@ -36,7 +36,9 @@ def replica_table(replicas: Sequence[Json], total: int) -> Table:
 
 
 def prefix_table(found: Json, prefixes: Sequence[Json]) -> Table:
-    """Which prefix lives where, as `/router/prefixes` describes it. prefixes: the first of them."""
+    """A table of which prefix lives where, as `/router/prefixes` describes it. prefixes: the first
+    of them.
+    """
     looked, nodes = found["looked_at"], found["nodes"]
     head = "Prefixes of all replicas"
     if looked < nodes:
@@ -63,7 +65,9 @@ def prefix_table(found: Json, prefixes: Sequence[Json]) -> Table:
 
 
 def _where(prefix: Json) -> str:
-    """Who holds it, who has most of what is below it first; and who is about to."""
+    """The replicas that hold it, the one with most of what is below it first, and those that are
+    about to.
+    """
     held = sorted(prefix["cached_tokens"].items(), key=lambda each: -each[1])
     places = [f"{name} {tokens:,}" for name, tokens in held]
     return ", ".join(places + [f"{name} computes it" for name in prefix["coming"]])
@@ -81,7 +85,7 @@ def _chosen(replica: Json) -> Text:
 
 
 def plain(text: str) -> str:
-    """What a server says on one line, with nothing in it that a terminal would obey."""
+    """A server's text on one line, with nothing in it that a terminal would obey."""
     return "".join(
         each if each.isprintable() else "↵" if each == "\n" else f"‹U+{ord(each):04X}›"
         for each in text

@@ -35,7 +35,7 @@ class Segment(NamedTuple):
 
 
 class Remap(NamedTuple):
-    """From now on the row's tokens [start, start + len(slots)) lie in `slots`."""
+    """A remap: from now on the row's tokens [start, start + len(slots)) lie in `slots`."""
 
     start: int
     slots: Slots
@@ -76,7 +76,7 @@ class ScheduledRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenMasks:
-    """Which tokens may be drawn for the rows that follow a grammar.
+    """Masks of the tokens that may be drawn for the rows that follow a grammar.
 
     places: of these rows in the batch. bits: (len(places), at least vocab / 32) int32: bit t % 32
     of word t // 32 allows token t; made while the batch is computed, needed when it is sampled.
@@ -87,7 +87,7 @@ class TokenMasks:
 
 
 class WindowMoves(NamedTuple):
-    """From now on the tokens in `slots` lie, in layers with a window, in `window_slots`."""
+    """Moves: from now on the tokens in `slots` lie, in layers with a window, in `window_slots`."""
 
     slots: Slots
     window_slots: Slots
@@ -111,14 +111,16 @@ class ScheduledBatch:
 
 
 class Failure(NamedTuple):
-    """Why a row gave no token, ever. sound: its first tokens whose keys and values are finite."""
+    """The reason why a row gave no token, ever. sound: its first tokens whose keys and values are
+    finite.
+    """
 
     reason: str
     sound: int
 
 
 class NewTokens(NamedTuple):
-    """What a sampled token has become.
+    """The tokens that a sampled token has become.
 
     tokens: it, and those that its grammar forces after it; none where it can not be taken. text:
     what of the answer's text is certain by them. stop: the stop string that the last token

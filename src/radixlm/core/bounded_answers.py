@@ -22,7 +22,7 @@ class BoundedAnswers:
 
     @property
     def hooks(self) -> dict[str, list[Any]]:
-        """For `event_hooks` of httpx.Client."""
+        """The hooks for `event_hooks` of httpx.Client."""
         return {"request": [_plain], "response": [self._bound]}
 
     @property
@@ -51,7 +51,7 @@ def _plain(request: httpx.Request) -> None:
 
 
 class _BoundedBytes(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """Of which at most `most` bytes come until `end`; without one, in all."""
+    """A stream of which at most `most` bytes come until `end`; without one, in all."""
 
     def __init__(self, stream: Any, most: int, end: bytes | None) -> None:
         self._stream, self._most, self._end = stream, most, end

@@ -1,4 +1,6 @@
-"""What the user may set: one frozen dataclass, one field per flag, read by CLI and Python alike."""
+"""The settings of an engine: one frozen dataclass, one field per flag, read by CLI and Python
+alike.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ _PAGE_SIZE = Rule(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """What the user asked for. Raises ConfigError that names the flag and the value."""
+    """The settings that the user asked for. Raises ConfigError that names the flag and the
+    value.
+    """
 
     model: str | None = flag(
         None,

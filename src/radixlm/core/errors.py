@@ -25,7 +25,7 @@ class InvalidRequestError(RadixLMError, ValueError):
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong; of the system's errors without number and path.
+    """The reason of an error; of the system's errors without number and path.
 
     >>> reason_of(FileNotFoundError(2, "No such file", "x")), reason_of(ValueError("odd"))
     ('No such file', 'odd')
@@ -55,7 +55,7 @@ class RequestTooLargeError(InvalidRequestError):
 
 
 class QueueFullError(RadixLMError):
-    """Too many requests wait already; nothing was queued."""
+    """An error: too many requests wait already; nothing was queued."""
 
 
 class EngineDeadError(RadixLMError):
@@ -104,7 +104,7 @@ class ProgramError(RadixLMError):
 
 
 class UnknownVariableError(ProgramError, KeyError):
-    """Nothing in the program makes a value of that name."""
+    """An error: nothing in the program makes a value of that name."""
 
     __str__ = Exception.__str__  # KeyError's would quote it
 

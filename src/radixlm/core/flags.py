@@ -14,7 +14,9 @@ from radixlm.core.errors import ConfigError
 
 
 class Rule(NamedTuple):
-    """What a flag may hold. text: how errors go on after its name. choices: all, if few."""
+    """A rule for what a flag may hold. text: how errors go on after its name. choices: all, if
+    few.
+    """
 
     text: str
     holds: Callable[[Any], bool]

@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, as Hugging Face's JSON files would say it."""
+"""The configs of a GGUF file's model, as Hugging Face's JSON files would have them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ _YARN = {
 
 
 def config_of(file: GGUFFile) -> dict[str, Any]:
-    """As config.json has it. Raises CheckpointError that names the key, UnsupportedModelError."""
+    """The config as config.json has it. Raises CheckpointError that names the key,
+    UnsupportedModelError.
+    """
     architecture = file.get("general.architecture", str)
     if architecture not in _ARCHITECTURES:
         raise UnsupportedModelError(
@@ -162,7 +164,7 @@ def _shortest(value: float | None) -> float | None:
 
 
 def generation_config_of(file: GGUFFile) -> dict[str, Any]:
-    """As generation_config.json has it: what ends an answer, and how to draw it."""
+    """The config as generation_config.json has it: what ends an answer, and how to draw it."""
     ids = {
         _special_id(file, "eos_token"),
         _id(file, "tokenizer.ggml.eot_token_id"),
@@ -184,7 +186,7 @@ def generation_config_of(file: GGUFFile) -> dict[str, Any]:
 
 
 def tokenizer_config_of(file: GGUFFile) -> dict[str, Any]:
-    """As tokenizer_config.json has it: special tokens and chat templates."""
+    """The config as tokenizer_config.json has it: special tokens and chat templates."""
     tokens = tokens_of(file)
     ids = {name: _special_id(file, name) for name in _SPECIAL}
     config: dict[str, Any] = {name: tokens[at] for name, at in ids.items() if at is not None}
@@ -198,7 +200,7 @@ def tokenizer_config_of(file: GGUFFile) -> dict[str, Any]:
 
 
 def _templates(file: GGUFFile) -> dict[str, str]:
-    """Of chat templates, by their names."""
+    """The chat templates, by their names."""
     key = "tokenizer.chat_template"
     found = {}
     for each in file.metadata:

@@ -127,7 +127,7 @@ def type_of(value: Any) -> str:
 
 
 def schema_at(reference: Any, root: Any) -> Any:
-    """What `#/a/b` refers to in a schema; None where that is nothing."""
+    """The schema that `#/a/b` refers to in another; None where that is nothing."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     found = root

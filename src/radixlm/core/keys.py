@@ -59,7 +59,9 @@ def token_view(key: KeyLike) -> memoryview:
 
 
 def as_trusted_key(key: KeyLike) -> Key:
-    """As `as_key`, but an array that has a key's type is trusted; see `token_view`."""
+    """A key as `as_key` makes it, but an array that has a key's type is trusted; see
+    `token_view`.
+    """
     return cast("Key", token_view(key).obj)
 
 

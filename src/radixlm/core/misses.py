@@ -1,4 +1,6 @@
-"""Why a prompt was not found in the cache, and the sizes of pools that are predicted."""
+"""The reasons why a prompt was not found in the cache, and the sizes of pools that are
+predicted.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ POOL_SCALES: Final = (0.5, 1.0, 2.0, 4.0)
 
 
 class MissReason(StrEnum):
-    """Why a match ended where it did."""
+    """The reason why a match ended where it did."""
 
     NEW = "new"  # no prompt that was ever cached continues like this
     DIVERGED = "diverged"  # something else follows there
@@ -32,7 +34,8 @@ class MissReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MissReport:
-    """Why a prompt hit as much as it did, frozen when its lease was acquired. Sizes in tokens.
+    """A report of why a prompt hit as much as it did, frozen when its lease was acquired. Sizes in
+    tokens.
 
     position: where it ends: `cached`, or with pages, for `diverged`, the very token that differs.
     shared, cached_next, requested_next: for `diverged`, the bytes of the int32 ids around it: the
@@ -72,18 +75,18 @@ class MissReport:
 
     @property
     def cached_continuation(self) -> tuple[int, ...]:
-        """For `diverged`, the first cached token ids from `position` on."""
+        """The first cached token ids from `position` on, for `diverged`."""
         return _first(self.cached_next)
 
     @property
     def requested_continuation(self) -> tuple[int, ...]:
-        """For `diverged`, the first requested token ids from `position` on."""
+        """The first requested token ids from `position` on, for `diverged`."""
         return _first(self.requested_next)
 
     @property
     def stored_in_words(self) -> str:
-        """What of the evicted tokens is in host memory or on disk, and why it was computed; "" for
-        nothing.
+        """Say what of the evicted tokens is in host memory or on disk, and why it was computed; ""
+        for nothing.
         """
         parts = []
         for tokens, where, seconds in (
@@ -98,7 +101,7 @@ class MissReport:
         return ", ".join(parts)
 
     def _went(self) -> str:
-        """What had become of evicted tokens."""
+        """Say what had become of evicted tokens."""
         went = "were never in this pool"
         if self.evicted_ago is not None:
             hits = counted(self.hits or 0, "hit")

@@ -1,4 +1,4 @@
-"""What comes with a model, in a folder or in one GGUF file: the files of its weights, and what is
+"""The files of a model, in a folder or in one GGUF file: the files of its weights, and what is
 beside them.
 """
 
@@ -68,7 +68,7 @@ class ModelFile:
 
     @property
     def name(self) -> str:
-        """Its own, where that is fit to be shown."""
+        """The model's own name, where that is fit to be shown."""
         name: str = self.gguf.get("general.name", str, "")
         fit = name.isprintable() and 0 < len(name.strip()) <= _LONGEST_NAME
         return name.strip() if fit else self.path.stem
@@ -90,7 +90,7 @@ ModelFiles = ModelFolder | ModelFile
 
 
 def files_of(model: Path | ModelFiles) -> ModelFiles:
-    """Those of a folder or a GGUF file. Raises CheckpointError for a broken file."""
+    """The files of a folder or a GGUF file. Raises CheckpointError for a broken file."""
     if not isinstance(model, Path):
         return model
     return ModelFile(model) if model.is_file() else ModelFolder(model)

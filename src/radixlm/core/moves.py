@@ -1,5 +1,5 @@
-"""What the cache asks of host memory and the disk, and what comes of it: messages between the
-engine's thread and those that read and write.
+"""Jobs for host memory and the disk, and their reports: messages between the engine's thread and
+those that read and write.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from radixlm.core.keys import Key, Slots
 
 
 class Place(IntEnum):
-    """Where keys and values may lie beside the pool, that which is read fastest first. An index of
-    what is given by place.
+    """A place where keys and values may lie beside the pool, that which is read fastest first. An
+    index of what is given by place.
     """
 
     HOST = 0
@@ -112,7 +112,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What other processes changed, or, at the start, what is stored.
+    """News of what other processes changed, or, at the start, what is stored.
 
     added: paths, of which every prefix of whole blocks is stored. gone: blocks that are not stored
     any more, nor what goes on from them. complete: at the start, whether these were the last.

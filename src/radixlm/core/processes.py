@@ -17,7 +17,9 @@ getattr(import_module(module), name)(int(first), int(second))
 
 
 def import_path() -> list[str]:
-    """Where this process finds its modules, without entries relative to the working directory."""
+    """The path on which this process finds its modules, without entries relative to the working
+    directory.
+    """
     absolute = [entry for entry in sys.path if Path(entry).is_absolute()]
     ours = str(Path(__file__).parents[2])
     return absolute if ours in absolute else [*absolute, ours]

@@ -1,4 +1,4 @@
-"""What people see of the tree, of what runs, and what changed; what happened to requests."""
+"""Reports that people see: the tree, what runs, what changed, and what happened to requests."""
 
 from __future__ import annotations
 
@@ -133,7 +133,9 @@ class TreeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TreeChange:
-    """From one picture to a later one: `removed` go, then `nodes` come or change, parents first."""
+    """A change from one picture to a later one: `removed` go, then `nodes` come or change, parents
+    first.
+    """
 
     version: int
     uses: int

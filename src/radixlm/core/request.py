@@ -1,4 +1,4 @@
-"""What comes in (GenerateRequest) and what goes out (RequestOutput)."""
+"""The request that comes in (GenerateRequest) and the output that goes out (RequestOutput)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from radixlm.core.sampling import SamplingParams
 
 
 class Namespace(NamedTuple):
-    """What must match besides the tokens. Requests of different namespaces never share."""
+    """A namespace: what must match besides the tokens. Requests of different namespaces never
+    share.
+    """
 
     adapter_id: str = ""
     cache_salt: str = ""
@@ -23,7 +25,7 @@ class Namespace(NamedTuple):
 
     @property
     def adapter(self) -> str:
-        """Its name: an id ends with a digest of its weights.
+        """The adapter's name: an id ends with a digest of its weights.
 
         >>> Namespace(adapter_id="fr@1f00").adapter
         'fr'
@@ -31,7 +33,7 @@ class Namespace(NamedTuple):
         return self.adapter_id.rpartition("@")[0] or self.adapter_id
 
     def packed(self) -> bytes:
-        """As a store on disk keeps it.
+        """The namespace as a store on disk keeps it.
 
         >>> Namespace.unpacked(Namespace(cache_salt="own").packed())
         Namespace(adapter_id='', cache_salt='own', extra_key='')
@@ -40,7 +42,7 @@ class Namespace(NamedTuple):
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Namespace:
-        """What `packed` gave. Raises ValueError for anything else."""
+        """Unpack what `packed` gave. Raises ValueError for anything else."""
         parts = json.loads(packed)
         if not isinstance(parts, list) or [type(part) for part in parts] != [str] * 3:
             raise ValueError(f"{packed!r:.200} is no namespace")
@@ -55,7 +57,7 @@ class Breakpoint(NamedTuple):
 
 
 class Hint(StrEnum):
-    """What a client says of what comes after a request. It binds nobody: policies that learn learn
+    """A client's hint of what comes after a request. It binds nobody: policies that learn learn
     what it is worth.
 
     tool_running: the next one comes when a tool has ended. session_end, subagent_done: none comes.
@@ -73,12 +75,12 @@ class Hint(StrEnum):
 
     @property
     def place(self) -> int:
-        """Of the hint among all: 0 is none."""
+        """The place of the hint among all: 0 is none."""
         return list(Hint).index(self)
 
     @staticmethod
     def of_seconds(seconds: float) -> Hint:
-        """Of a time to live."""
+        """The hint of a time to live."""
         return Hint.SHORT_LIVED if seconds <= SHORT_SECONDS else Hint.LONG_LIVED
 
 
@@ -116,7 +118,7 @@ class GenerateRequest:
 
 
 class FinishReason(StrEnum):
-    """Why a request ended, in OpenAI's words where it has them."""
+    """The reason why a request ended, in OpenAI's words where it has them."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -146,7 +148,8 @@ NOTHING = Piece((), "")
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """What is new of one request since its last output; `joined` puts a request's outputs together.
+    """The new part of one request since its last output; `joined` puts a request's outputs
+    together.
 
     token_ids: a stop token that ended the request is the last of them. logprobs: one per new token
     when asked for, else empty. prompt_logprobs: on the first output only, one per prompt token
@@ -190,7 +193,9 @@ class RequestOutput:
         return self.finish_reason is not None
 
     def without_answer(self) -> RequestOutput:
-        """What is left when only the prompt was wanted: it had to sample a token to end."""
+        """The output that is left when only the prompt was wanted: it had to sample a token to
+        end.
+        """
         stopped = self.finish_reason is FinishReason.STOP
         return replace(
             self,

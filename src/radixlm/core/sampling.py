@@ -119,7 +119,7 @@ class SamplingParams:
             )
 
     def __reduce__(self) -> tuple[Callable[..., SamplingParams], tuple[Any, ...]]:
-        """As pickle keeps it; checked again where it is read."""
+        """Reduce it as pickle keeps it; checked again where it is read."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return _restored, (values | {"logit_bias": dict(self.logit_bias)},)
 

@@ -33,9 +33,9 @@ class SideThreads:
         self._closed = False
 
     async def run(self, call: Callable[[], T], seconds: float | None = None) -> T:
-        """What the call returns or raises. Raises TimeoutError after `seconds`, its wait for a
-        thread included, QueueFullError, EngineStoppedError. A call that is given up, so or by
-        cancelling this, never begins, or goes on and its result is dropped.
+        """Run a call; return what it returns, or raise what it raises. Raises TimeoutError after
+        `seconds`, its wait for a thread included, QueueFullError, EngineStoppedError. A call that
+        is given up, so or by cancelling this, never begins, or goes on and its result is dropped.
         """
         async with asyncio.timeout(seconds):
             return await asyncio.wrap_future(self._submit(call))
@@ -72,7 +72,7 @@ class SideThreads:
         return future
 
     def _begin_thread(self) -> None:
-        """Where the system has no thread for us, those that there are have to do. Raises
+        """Begin a thread. Where the system has none for us, those that there are have to do. Raises
         RuntimeError where there are none.
         """
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -102,7 +102,7 @@ class SideThreads:
             del taken, future, call  # what the call holds goes now, not when the next one comes
 
     def _leave(self) -> None:
-        """Before its outcome is seen: then the next call finds the thread free."""
+        """Leave, before the outcome is seen: then the next call finds the thread free."""
         with self._lock:
             self._threads[threading.current_thread()] = None
 

@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do to a process that takes a while to end."""
+"""The effect of SIGINT and SIGTERM on a process that takes a while to end."""
 
 from __future__ import annotations
 

@@ -89,6 +89,8 @@ def _indexed(folder: Path) -> list[Path]:
 
 
 def _leaves_the_folder(name: str) -> bool:
-    """By its spelling only: in the hub's cache the files themselves are links to elsewhere."""
+    """Whether a path leaves the folder, by its spelling only: in the hub's cache the files
+    themselves are links to elsewhere.
+    """
     paths = (PurePosixPath(name), PureWindowsPath(name))
     return any(path.anchor or ".." in path.parts for path in paths)

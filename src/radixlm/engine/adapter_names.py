@@ -1,4 +1,4 @@
-"""Which adapters requests may have, by name, and which are in use."""
+"""The adapters that requests may have, by name, and those that are in use."""
 
 from __future__ import annotations
 
@@ -57,13 +57,15 @@ class Adapter(NamedTuple):
 
 
 class AdapterNames:
-    """Those that requests may have."""
+    """The names of adapters that requests may have."""
 
     def __init__(self, named: Mapping[str, Adapter] = MappingProxyType({})) -> None:
         self.named = named
 
     def id_of(self, name: str) -> str:
-        """What requests with an adapter have in their namespace. Raises InvalidRequestError."""
+        """The id that requests with an adapter have in their namespace. Raises
+        InvalidRequestError.
+        """
         if (found := self.named.get(name)) is not None:
             return found.adapter_id
         known = ", ".join(map(repr, self.named)) or "none is"
@@ -72,7 +74,7 @@ class AdapterNames:
 
 
 class AdapterRead(NamedTuple):
-    """What was read of an adapter that requests may not have yet."""
+    """An adapter that was read, and that requests may not have yet."""
 
     name: str
     adapter: Adapter
@@ -194,7 +196,7 @@ class Adapters(AdapterNames):
 
 
 class NoShelf:
-    """Where the runner knows no adapters."""
+    """A shelf of a runner that knows no adapters."""
 
     def read(self, name: str, _folder: Path) -> tuple[str, None]:
         raise ConfigError(f"this engine has no adapters, so that {name!r:.80} can not be loaded")

@@ -210,7 +210,9 @@ class EngineClient:
         return future
 
     def look(self, query: TreeQuery) -> Future[Scene]:
-        """What the query shows, of one moment. Raises QueueFullError, the future NodeGoneError."""
+        """Look at what a query shows, of one moment. Raises QueueFullError, the future
+        NodeGoneError.
+        """
         look = Look()
         self._begin_to_watch(self._looking, MAX_LOOKS, query, look, follow=False)
         return look
@@ -225,7 +227,7 @@ class EngineClient:
         return Viewer(watch, self._stop_watching, max_waiting)
 
     def stats(self) -> EngineStats:
-        """As of the last step."""
+        """The figures as of the last step."""
         return self._thread.stats
 
     def check_health(self) -> None:

@@ -108,7 +108,7 @@ class EngineCore:
         return [self.outputs.complete(output) for output in outputs]
 
     def seconds_left(self) -> float | None:
-        """In how many seconds watchers or tiers want a turn; None while they do not."""
+        """The seconds until watchers or tiers want a turn; None while they do not."""
         tiers = None if self.tiering is None else self.tiering.seconds_left()
         waits = [tiers, self.watching.seconds_left()]
         return min((each for each in waits if each is not None), default=None)
@@ -118,7 +118,9 @@ class EngineCore:
         return self.cache.flush(), not self.has_work
 
     def check_idle(self) -> None:
-        """With nothing under way every slot must be free, evictable or pinned: log and count it."""
+        """Check that with nothing under way every slot is free, evictable or pinned; log and count
+        it.
+        """
         if self.has_work or (self.tiering is not None and self.tiering.holds):
             return
         usage = self.cache.usage()

@@ -120,7 +120,7 @@ class EngineStats(Counters):
 
     @classmethod
     def summed(cls, parts: Iterable[EngineStats]) -> EngineStats:
-        """Of several engines together."""
+        """The sum of several engines' figures."""
         total = cls()
         for part in parts:
             for item in fields(cls):

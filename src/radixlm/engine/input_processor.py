@@ -1,4 +1,4 @@
-"""From what callers give to requests that the engine's thread can take, and that can ever fit."""
+"""Requests that the engine's thread can take and that can ever fit, made of what callers give."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _constrained(
 
 
 class RequestFields(TypedDict, total=False):
-    """What callers of the Python interface may say of a request: see GenerateRequest.
+    """The fields that callers of the Python interface may give a request: see GenerateRequest.
 
     request_id: for `abort`; a fresh one, unless it is given. breakpoints: kept within
     --max-pinned-tokens; the output with the first token says which ones are. lora_path: the name of

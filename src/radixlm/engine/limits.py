@@ -95,7 +95,7 @@ class Limits:
         return min(self.context_length + scored, self.capacity)
 
     def _limit(self) -> str:
-        """In OpenAI's and vLLM's words, which clients look for."""
+        """The error in OpenAI's and vLLM's words, which clients look for."""
         limit = f"This model's maximum context length is {self.longest} tokens"
         if self.capacity < self.context_length:
             return f"{limit}, all that the KV pool holds (see --kv-tokens, --max-pinned-tokens)."

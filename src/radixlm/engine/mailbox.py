@@ -1,4 +1,4 @@
-"""Where requests' outputs, and what viewers are shown of the tree, wait to be read."""
+"""Mailboxes where requests' outputs, and what viewers are shown of the tree, wait to be read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Mailbox(Protocol):
 
 
 class ThreadMailbox(SimpleQueue[RequestOutput]):
-    """For a thread that waits for the outputs of many requests; `get` gives the next one."""
+    """A mailbox for a thread that waits for the outputs of many requests; `get` gives the next
+    one.
+    """
 
     def deliver(self, outputs: Iterable[RequestOutput]) -> None:
         for output in outputs:
@@ -36,8 +38,8 @@ class ThreadMailbox(SimpleQueue[RequestOutput]):
 
 
 class TaskMailbox:
-    """For a coroutine that streams requests. A slow reader finds what came meanwhile joined into
-    one output for each, so that it never holds more than the requests' own text.
+    """A mailbox for a coroutine that streams requests. A slow reader finds what came meanwhile
+    joined into one output for each, so that it never holds more than the requests' own text.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -63,7 +65,7 @@ class TaskMailbox:
         ]
 
     def accept(self, outputs: Iterable[RequestOutput]) -> None:
-        """In the coroutine's own thread."""
+        """Accept outputs, in the coroutine's own thread."""
         self._waiting.extend(outputs)
         self._arrived.set()
 

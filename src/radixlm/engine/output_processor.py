@@ -109,7 +109,7 @@ def _failed(reason: str) -> NewTokens:
 
 
 class OutputProcessor:
-    """What the engine knows of the requests under way besides their tokens. to_pin: requests with
+    """The engine's knowledge of the requests under way besides their tokens. to_pin: requests with
     breakpoints whose prompt is not computed yet.
     """
 
@@ -137,9 +137,10 @@ class OutputProcessor:
             self.to_pin[request.request_id] = request
 
     def held(self, running: Iterable[RequestState]) -> frozenset[str]:
-        """Whose turn it is not. Requests whose grammars take long wait for each other, so that no
-        other request waits for all of them: a step goes on with those that moved longest ago, as
-        many as the budget has room for by what their grammars took of late, but one at least.
+        """The requests whose turn it is not. Requests whose grammars take long wait for each other,
+        so that no other request waits for all of them: a step goes on with those that moved longest
+        ago, as many as the budget has room for by what their grammars took of late, but one at
+        least.
         """
         slow = []
         for state in running:
@@ -168,7 +169,7 @@ class OutputProcessor:
         return replace(batch, masks=TokenMasks(tuple(matchers), bits))
 
     def take(self, batch: ScheduledBatch, result: StepResult) -> dict[str, NewTokens]:
-        """What the sampled tokens have become, by request.
+        """Take the sampled tokens; what they have become, by request.
 
         What is forced is taken at once, however long others took: as tokens that were sampled later
         it would be cut differently, and answers would depend on the clock.

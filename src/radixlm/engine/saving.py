@@ -1,4 +1,4 @@
-"""What is written to a place beside the pool, what is deleted there, and what others wrote."""
+"""Writes to a place beside the pool, deletions there, and news of what others wrote."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Saving:
         self.turn_off(report.error)
 
     def turn(self, until: float) -> bool:
-        """What is due between two steps. until: as long as what others wrote may take; whether
+        """Do what is due between two steps. until: as long as what others wrote may take; whether
         some of it became known.
         """
         learnt = False

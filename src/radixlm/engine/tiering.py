@@ -83,7 +83,7 @@ class _Floor:
                 self.saving.turn_off(f"a read or a write has not ended in {silence:.0f} s")
 
     def seconds_left(self, now: float) -> float | None:
-        """In how many seconds `watch` may have something to do."""
+        """The seconds until `watch` may have something to do."""
         if not self.busy:
             return None
         late = self._heard + SECONDS_TO_ANSWER if self._late is None else self._late
@@ -96,7 +96,7 @@ class _Floor:
             self.restoring.answered()
 
     def figures(self) -> dict[str, Any]:
-        """Those of EngineStats."""
+        """The figures of EngineStats."""
         usage = self.tier.usage()
         found = {
             "capacity": self.tier.capacity,
@@ -116,8 +116,8 @@ class _Floor:
 
 
 class Tiering:
-    """What the engine's thread does about the places beside the pool: the scheduler's Tiers, the
-    sink of the movers' reports, and between steps what is to be written, deleted and made known.
+    """The engine's thread's work for the places beside the pool: the scheduler's Tiers, the sink of
+    the movers' reports, and between steps what is to be written, deleted and made known.
 
     A request that could be helped by two is: it reads what host memory has, and goes on with what
     the disk has beyond that. Nothing moves from one to the other; each is written from the pool.
@@ -162,7 +162,7 @@ class Tiering:
         return miss
 
     def figures(self) -> dict[str, Any]:
-        """Those of EngineStats."""
+        """The figures of EngineStats."""
         return {name: value for floor in self.floors for name, value in floor.figures().items()}
 
     def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
@@ -194,7 +194,7 @@ class Tiering:
                 floor.restoring.pace.learn_computed(n_tokens, self._clock.now() - began)
 
     def take(self, report: Report) -> None:
-        """What a mover reports."""
+        """Take what a mover reports."""
         match report:
             case Moved() | Ended():
                 self._moved(report)
@@ -227,7 +227,7 @@ class Tiering:
             return
 
     def turn(self) -> None:
-        """What is due between two steps."""
+        """Do what is due between two steps."""
         self.due = False
         until = self._clock.now() + SECONDS_PER_TURN
         for floor in self.floors:
@@ -236,7 +236,7 @@ class Tiering:
             self.due |= floor.saving.turn(until)
 
     def seconds_left(self) -> float | None:
-        """In how many seconds a turn is due at the latest; None while nothing is to be done."""
+        """The seconds until a turn is due at the latest; None while nothing is to be done."""
         if self.due or any(floor.saving.waits for floor in self.floors):
             return 0.0
         now = self._clock.now()

@@ -1,4 +1,4 @@
-"""What several engines are and did together, those too that are gone."""
+"""The totals of several engines, those too that are gone."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Totals:
         self._past = self._forgotten = EngineStats()
 
     def take(self, there: Mapping[str, EngineStats]) -> None:
-        """By engine, of those that are there; one that is not may come again. O(there), and O(all)
-        when one does.
+        """Take the figures by engine, of those that are there; one that is not may come again.
+        O(there), and O(all) when one does.
         """
         for name in self._there.keys() - there.keys():
             self._gone[name] = self._there[name].totals()

@@ -37,9 +37,9 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class SceneChange:
-    """What leads to a later scene. tree: None when nothing of it changed. events: what happened to
-    requests, in order; `lost` more were too many. running: those that changed; that one was
-    retracted or has finished is in the events alone.
+    """A change that leads to a later scene. tree: None when nothing of it changed. events: what
+    happened to requests, in order; `lost` more were too many. running: those that changed; that one
+    was retracted or has finished is in the events alone.
     """
 
     tree: TreeChange | None
@@ -54,7 +54,7 @@ TreeNews = Scene | SceneChange | CacheError
 
 @dataclass(frozen=True, slots=True)
 class TreeUpdate:
-    """For the watcher with this ticket; after an error there is no more."""
+    """An update for the watcher with this ticket; after an error there is no more."""
 
     ticket: int
     news: TreeNews
@@ -86,7 +86,7 @@ class Journal:
             self._lost += 1
 
     def take(self) -> Noted:
-        """What came since the last call."""
+        """Take what came since the last call."""
         noted = tuple(self._events), self._lost
         self._events, self._lost = [], 0
         return noted
@@ -155,7 +155,7 @@ class Watching:
             self._journal.take()
 
     def seconds_left(self) -> float | None:
-        """In how many seconds a turn is due; None while nothing is to be shown."""
+        """The seconds until a turn is due; None while nothing is to be shown."""
         if self._refused or self._developing() is not None:
             return 0.0
         if not self._watchers or not (self._journal or self._changes):
@@ -163,7 +163,7 @@ class Watching:
         return max(self._next_change - self._clock.now(), 0.0)
 
     def turn(self, stats: EngineStats) -> list[TreeUpdate]:
-        """What there is to be sent now. stats: as of now."""
+        """The updates that are to be sent now. stats: as of now."""
         updates, self._refused = self._refused, []
         if not self._watchers:
             return updates
@@ -198,7 +198,7 @@ class Watching:
         return CacheError("the picture of the cache failed; the server's log says why")
 
     def _developing(self) -> _Watcher | None:
-        """Whose scene is made now: the first that waits for one."""
+        """The watcher whose scene is made now: the first that waits for one."""
         return next((each for each in self._watchers.values() if not each.shown), None)
 
     def _show(

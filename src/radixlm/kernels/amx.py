@@ -51,9 +51,9 @@ def has_tiles(kind: str = "amx-bf16") -> bool:
 
 @emitted(types.void, types.int64, types.int64, types.int64)
 def configure(builder: ir.IRBuilder, rows: Any, more: Any, units: Any) -> None:
-    """Before the first product, and where numbers of rows change: 1 to 16 of the first group of
-    rows, and of the second, whether it is used or not. units: of a step, 16 at most. Tiles are zero
-    afterwards.
+    """Configure the tiles, before the first product and where numbers of rows change: 1 to 16 of
+    the first group of rows, and of the second, whether it is used or not. units: of a step, 16 at
+    most. Tiles are zero afterwards.
     """
     cell = cgutils.alloca_once(builder, ir.ArrayType(_INT64, 8))
     each = sum(1 << 16 * place for place in range(4))
@@ -77,7 +77,9 @@ def configure(builder: ir.IRBuilder, rows: Any, more: Any, units: Any) -> None:
 
 @emitted(types.void)
 def release(builder: ir.IRBuilder) -> None:
-    """After the last product: until then the system saves 8 KB at each change of threads."""
+    """Release the tiles after the last product: until then the system saves 8 KB at each change of
+    threads.
+    """
     call(builder, "llvm.x86.tilerelease", _VOID, [])
 
 

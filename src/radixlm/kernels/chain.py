@@ -74,7 +74,7 @@ class Together:
         self._worker = Worker(chain_kernel(), calls=0, count=0, meet=0)
 
     def __call__(self, workers: Sequence[Worker]) -> None:
-        """What one keeps while it computes is its own."""
+        """Compute a unit of work; memory that it keeps meanwhile is its own."""
         threads = team().size
         calls = np.array([(each.code, each.address, threads) for each in workers], dtype=np.int64)
         self._worker.arguments.calls, self._worker.arguments.count = calls.ctypes.data, len(calls)

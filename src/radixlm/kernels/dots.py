@@ -187,7 +187,7 @@ def make_pair_mix(queries: int, head_dim: int) -> Any:
 
 @emitted(types.void, types.int64, types.int64)
 def put_in_order(builder: ir.IRBuilder, mixed: Any, size: Any) -> None:
-    """What `make_pair_mix` left, `size` numbers, as the numbers of values."""
+    """Put the `size` numbers that `make_pair_mix` left in the order of values."""
     ops = Lanes(builder, MOST_LANES)
     step = ir.Constant(_INT64, NUMBERS)
     with cgutils.for_range_slice(builder, ir.Constant(_INT64, 0), size, step, _INT64) as (d, _):

@@ -42,7 +42,7 @@ class KernelStore:
         self._most = most
 
     def get(self, key: str) -> bytes | None:
-        """What was put under this key, which is a file's name."""
+        """The bytes that were put under this key, which is a file's name."""
         try:
             if not _is_private(self._folder.stat()):
                 return None
@@ -182,7 +182,7 @@ def user_store() -> KernelStore | None:
 
 
 def key_of(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Of what a function makes of these arguments on this machine, by these sources."""
+    """The key of a function's result for these arguments on this machine, by these sources."""
     what = (factory.__module__, factory.__qualname__, args, sorted(kwargs.items()))
     home = Path(sys.modules[factory.__module__].__file__ or "").parent
     made = hashlib.sha256(repr((what, machine_id())).encode())
@@ -211,8 +211,9 @@ def digest_of(folder: Path) -> bytes:
 def compile_kernel(
     arguments: type[Any], function: Callable[[Any], None]
 ) -> tuple[str, bytes, bool]:
-    """Its name in the object code, the code, and whether another process can use it: it must need
-    nothing that numba alone brings, since an unknown function ends the process that loads it.
+    """Compile a kernel: its name in the object code, the code, and whether another process can use
+    it: it must need nothing that numba alone brings, since an unknown function ends the process
+    that loads it.
     """
     numbers = types.NamedUniTuple(types.int64, len(arguments._fields), arguments)
     made = njit(types.void(numbers), **FAST)(function)

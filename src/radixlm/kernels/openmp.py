@@ -127,12 +127,12 @@ def team() -> Team:
 
 
 def threads_for(rows: int, rows_per_unit: int) -> int | None:
-    """For a worker: one unit of work needs one thread."""
+    """The number of threads for a worker: one unit of work needs one thread."""
     return None if rows > rows_per_unit else 1
 
 
 class KernelCall(NamedTuple):
-    """Of a worker, with what its arguments were, as bytes."""
+    """A call of a worker, with what its arguments were, as bytes."""
 
     worker: Worker
     arguments: bytes
@@ -158,13 +158,13 @@ class Worker:
 
     @property
     def address(self) -> int:
-        """Of its arguments, with nothing of their work done yet."""
+        """The address of its arguments, with nothing of their work done yet."""
         self.arguments.units_taken = self.arguments.threads_seen = 0
         return self._at
 
     @property
     def fields(self) -> list[str]:
-        """What its arguments are, counters included."""
+        """The values of its arguments, counters included."""
         return [name for name, _ in self.arguments._fields_]
 
     def __call__(self, threads: int | None = None) -> None:

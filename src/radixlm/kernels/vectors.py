@@ -293,7 +293,7 @@ class Lanes:
         return b.fmul(power, scale)
 
     def exp2_coarse(self, x: Any) -> Any:
-        """As `exp2`, with an error of 7e-5: in half the instructions, where the processor splits
+        """`exp2` with an error of 7e-5, in half the instructions, where the processor splits
         exponents by itself: 2^whole 2^part, for a part from 0 to 1. There x may be of any size, and
         too large ones give infinity.
         """
@@ -389,5 +389,5 @@ class Lanes:
 
 
 def order_of(lanes: Sequence[int]) -> Any:
-    """For a shuffle: its lanes, by their numbers in two vectors side by side."""
+    """The lanes of a shuffle, by their numbers in two vectors side by side."""
     return ir.Constant(ir.VectorType(_INT32, len(lanes)), list(lanes))

@@ -1,4 +1,4 @@
-"""What programs are written with, and which backend they run on if they name none."""
+"""The functions that programs are written with, and the backend they run on if they name none."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def flush_cache(backend: Any = None) -> bool:
 
 
 def as_backend(backend: Any) -> Backend:
-    """What programs can run on; None is the default. Raises ConfigError."""
+    """A backend of what programs can run on; None is the default. Raises ConfigError."""
     if backend is None:
         if DEFAULT.backend is None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the language asks of a backend: of whatever runs the model."""
+"""The interface of a backend, of whatever runs the model."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class Session(Protocol):
 
 
 class Backend(Protocol):
-    """Where programs run. Used from any thread."""
+    """A backend on which programs run. Used from any thread."""
 
     def session(self) -> AbstractAsyncContextManager[Session]:
-        """For one run of a program, or of a batch: open connections end with it."""
+        """A session of one run of a program, or of a batch: open connections end with it."""
         ...
 
     def flush_cache(self) -> bool:
@@ -84,8 +84,9 @@ class Backend(Protocol):
 
 
 class Warming:
-    """For a batch on a backend whose requests do not share by themselves: the first call waits for
-    the second one, then what both begin with is computed; the others wait for that. On one loop.
+    """The order of a batch on a backend whose requests do not share by themselves: the first call
+    waits for the second one, then what both begin with is computed; the others wait for that. On
+    one loop.
     """
 
     def __init__(self, session: Session) -> None:

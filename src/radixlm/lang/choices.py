@@ -100,14 +100,14 @@ unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()
 
 
 def tokens_after(base: Tokens, entries: Tokens) -> Tokens:
-    """Of the tokens of a prompt with a choice, those that are not as in the prompt alone."""
+    """The tokens of a prompt with a choice that are not as in the prompt alone."""
     pairs = enumerate(zip(base, entries, strict=False))
     shared = next((place for place, (a, b) in pairs if a[1:] != b[1:]), len(base))
     return entries[shared:]
 
 
 def mean_logprob(tokens: Tokens) -> float:
-    """Of the tokens that have one."""
+    """The mean log-probability of the tokens that have one."""
     return fmean([float(token[0]) for token in tokens if token[0] is not None] or [0.0])
 
 

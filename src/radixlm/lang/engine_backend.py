@@ -31,8 +31,8 @@ _SAMPLING = {entry.name for entry in fields(SamplingParams)} - {"logprob_start_l
 
 @runtime_checkable
 class AnyEngine(Protocol):
-    """What radixlm.Engine and radixlm.AsyncEngine have in common. limits: see engine.Limits, which
-    would take programs on a server a fifth of a second to import.
+    """An engine as radixlm.Engine and radixlm.AsyncEngine both are. limits: see engine.Limits,
+    which would take programs on a server a fifth of a second to import.
     """
 
     info: Any
@@ -97,7 +97,7 @@ class TokenTranscript(Transcript):
         return np.array(self._ids, dtype=np.int32)
 
     def key_with(self, text: str) -> Key:
-        """As `key`, as if the program wrote this text too."""
+        """The key as if the program wrote this text too."""
         branch = self.copy()
         branch.write(text)
         return branch.key()
@@ -164,7 +164,7 @@ class EngineBackend:
         yield self
 
     def flush_cache(self) -> bool:
-        """Not from a coroutine on an AsyncEngine: await the engine's own there."""
+        """Flush the cache, not from a coroutine on an AsyncEngine: await the engine's own there."""
         dropped = self._engine.flush_cache()
         return True if isinstance(dropped, int) else asyncio.run(dropped)
 
@@ -220,8 +220,8 @@ class EngineBackend:
     async def _outputs(
         self, key: Key, params: SamplingParams, *, stream: bool = False
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As they come if `stream`, else one: what is done for each then costs once an answer. An
-        answer ends where there is no more room, as a server's does.
+        """The outputs as they come if `stream`, else one: what is done for each then costs once an
+        answer. An answer ends where there is no more room, as a server's does.
         """
         params = self._engine.limits.fitted(key, params)
         async with aclosing(self._engine.stream(key, params)) as outputs:

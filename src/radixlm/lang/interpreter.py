@@ -67,7 +67,7 @@ class Value(Future[Any]):
                 piece.result()
 
     async def apieces(self) -> AsyncIterator[str]:
-        """As `pieces`, in a coroutine."""
+        """The pieces in a coroutine."""
         for piece in self._steps():
             if isinstance(piece, str):
                 yield piece
@@ -152,7 +152,7 @@ class Interpreter:
         """Perform the steps that were put off. Here there are none."""
 
     def params_of(self, gen: Gen) -> Params:
-        """With nothing left open."""
+        """The parameters with nothing left open."""
         params = gen.params.over(self._style.defaults)
         return replace(params, stop=(*(params.stop or ()), *self.said.roles.stops))
 
@@ -231,7 +231,7 @@ class PatternStops:
         self.matched: str | None = None
 
     def feed(self, piece: str) -> str:
-        """What of the piece is part of the answer.
+        """The part of the piece that belongs to the answer.
 
         >>> PatternStops(["[.!]"]).feed("Yes. No.")
         'Yes.'
@@ -292,8 +292,8 @@ class TextPrefetch(Interpreter):
 
 
 class TurnPrefetch(Interpreter):
-    """As TextPrefetch, in a chat: puts off the steps of an assistant's message until it ends, or is
-    read, for one call for the whole message, which must come out in this form:
+    """A prefetch as TextPrefetch, in a chat: it puts off the steps of an assistant's message until
+    it ends, or is read, for one call for the whole message, which must come out in this form:
 
         assistant( "Name:" gen("name", stop="\\n") "\\nAge:" gen("age") )
     """
@@ -330,7 +330,7 @@ class TurnPrefetch(Interpreter):
     async def _asked(
         self, common: Params, exprs: Sequence[Expr]
     ) -> tuple[Mapping[str, Any], Iterator[str]]:
-        """What is known of the answer, and each gen's text in it."""
+        """The state of the answer, and each gen's text in it."""
         parts = [expr for expr in exprs if isinstance(expr, Text | Gen)]
         for _ in range(_TRIES):
             answer = await self.answer(common)

@@ -1,4 +1,4 @@
-"""What a program is made of: expressions, their parameters, and the lines that they stand at."""
+"""The parts of a program: expressions, their parameters, and the lines that they stand at."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def wrong(reason: str) -> ProgramError:
 
 
 def function_line(function: Callable[..., Any]) -> Line:
-    """Where it is defined; the caller's line where that is not known."""
+    """The line where it is defined; the caller's line where that is not known."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return caller_line()
@@ -106,11 +106,11 @@ class Params:
     json_schema: str | None = None
 
     def over(self, defaults: Params) -> Params:
-        """These, and the defaults for those that are None."""
+        """The parameters, with the defaults for those that are None."""
         return replace(defaults, **self.given())
 
     def given(self) -> dict[str, Any]:
-        """Those that are not None, by name."""
+        """The parameters that are not None, by name."""
         named = ((name, getattr(self, name)) for name in PARAMS)
         return {name: value for name, value in named if value is not None}
 
@@ -232,7 +232,7 @@ class RoleEnd(Expr):
 
 @dataclass(frozen=True, slots=True)
 class ScopeBegin(Expr):
-    """What is written from here on is also a variable's text."""
+    """The begin of a scope: what is written from here on is also a variable's text."""
 
     name: str
 
@@ -243,7 +243,7 @@ class ScopeEnd(Expr):
 
 
 def parts_of(value: object) -> tuple[Expr, ...]:
-    """What is appended, as single expressions. Raises ProgramError for other types."""
+    """The single expressions of what is appended. Raises ProgramError for other types."""
     match value:
         case Exprs(parts):
             return parts

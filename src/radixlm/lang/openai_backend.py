@@ -68,7 +68,7 @@ class OpenAI:
 
 
 class _OpenAISession:
-    """What both kinds have in common. See Session."""
+    """A session of either kind. See Session."""
 
     shares_in_flight = True  # or not: nothing that could be asked for would change it
     calls_cost = True

@@ -179,7 +179,7 @@ class _FunctionCall:
     kwargs: dict[str, Any]
 
     def run(self, executor: Executor) -> State:
-        """In this thread. Raises what the function raises; then nothing of it goes on."""
+        """Run in this thread. Raises what the function raises; then nothing of it goes on."""
         stream, state = self._begun(executor, threading.current_thread())
         try:
             self._run(stream, state)
@@ -191,7 +191,7 @@ class _FunctionCall:
         return state
 
     def run_aside(self, executor: Executor) -> State:
-        """In its own thread. Reading the state raises ProgramError for what is raised."""
+        """Run in its own thread. Reading the state raises ProgramError for what is raised."""
 
         def work() -> None:
             try:
@@ -208,7 +208,7 @@ class _FunctionCall:
         return state
 
     def run_among(self, executor: Executor) -> State:
-        """In this thread, as one of a batch, to the end of all that it appended.
+        """Run in this thread, as one of a batch, to the end of all that it appended.
 
         Reading the state raises a ProgramError. Raises what else the function raises.
         """
@@ -291,7 +291,9 @@ class _Argument:
 
 
 class _Recorder:
-    """In place of a StreamExecutor: writes to `said` what does not depend on any value."""
+    """A recorder in place of a StreamExecutor: it writes to `said` what does not depend on any
+    value.
+    """
 
     def __init__(self, said: Transcript) -> None:
         self._said = said

@@ -1,4 +1,4 @@
-"""What a program writes to and reads from."""
+"""The state that a program writes to and reads from."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class State:
     assistant = partialmethod(_message, role="assistant")
 
     def var_scope(self, name: str) -> AbstractContextManager[None]:
-        """What is appended inside is also the variable `name`."""
+        """A scope: what is appended inside is also the variable `name`."""
         return self._within(ir.ScopeBegin(name), ir.ScopeEnd(name))
 
     @contextmanager
@@ -102,7 +102,7 @@ class State:
         self.error()
 
     def error(self) -> ProgramError | None:
-        """What went wrong so far, None when nothing did."""
+        """The error so far, None without any."""
         try:
             self.stream_executor.read(bool)
         except ProgramError as error:
@@ -110,7 +110,7 @@ class State:
         return None
 
     def get_meta_info(self, name: str) -> Any:
-        """What the backend says of an answer, as SGLang's `meta_info`; None of other variables."""
+        """The backend's facts of an answer, as SGLang's `meta_info`; None of other variables."""
         return _meta(self.stream_executor.find(name))
 
     def text_iter(self, name: str | None = None) -> Iterator[str]:
@@ -124,7 +124,9 @@ class State:
     async def text_async_iter(
         self, name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
-        """As `text_iter`; with return_meta_data pairs of the text and what is known of it."""
+        """Iterate over text as `text_iter` does; with return_meta_data pairs of the text and what
+        is known of it.
+        """
         stream = self.stream_executor
         value: Any = stream.text
         if name is not None:
@@ -163,7 +165,7 @@ class Forks:
         return self._states[place]
 
     def __setitem__(self, place: int, state: State) -> None:
-        """What `forks[i] += ...` does at its end."""
+        """Do what `forks[i] += ...` does at its end."""
         if self._states[place] is not state:
             raise wrong("a fork can not be replaced")
 

@@ -69,7 +69,7 @@ class RuntimeEndpoint:
             self._roles = habit_of(model, chat_template_name)
 
     def get_model_name(self) -> str:
-        """Where the server has its model from."""
+        """The path of the server's model."""
         return str(self.model_info["model_path"])
 
     def get_server_info(self) -> dict[str, Any]:
@@ -158,7 +158,9 @@ class EndpointSession:
         return int(whole["meta_info"]["prompt_tokens"])
 
     async def _logprobs(self, field: str, start: int, prompts: Sequence[Any]) -> list[Tokens]:
-        """Of each prompt, from its token `start` on. field: the body's, for the prompts."""
+        """Log-probabilities of each prompt, from its token `start` on. field: the body's, for the
+        prompts.
+        """
         answers = await self._post(
             {
                 field: prompts,

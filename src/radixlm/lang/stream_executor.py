@@ -80,7 +80,7 @@ class Executor:
     def spawn(
         self, work: Coroutine[Any, Any, None], group: object, ended: Callable[[], None]
     ) -> None:
-        """On the loop: run a stream, then `ended`, even if it is cancelled first."""
+        """Run a stream on the loop, then `ended`, even if it is cancelled first."""
         task = self.loop.create_task(work)
         self._tasks[task] = group
         task.add_done_callback(lambda _: ended())
@@ -192,7 +192,7 @@ class StreamExecutor:
         return [StreamExecutor(*parts, parent=self, origin=origin) for _ in range(size)]
 
     def read(self, function: Callable[[Transcript], T]) -> T:
-        """Of what is said when all that is submitted is done. Raises ProgramError."""
+        """Read what is said when all that is submitted is done. Raises ProgramError."""
         with self._changed:
             asked = self.submit(_Read(function)) if self._closed is None else None
         if asked is not None:

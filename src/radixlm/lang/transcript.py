@@ -1,4 +1,6 @@
-"""What a state says so far: the text, the messages in it, and how messages are written as text."""
+"""The transcript of a state so far: the text, the messages in it, and how messages are written as
+text.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _KEPT = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model said, or the next piece of it.
+    """The model's answer, or the next piece of it.
 
     meta: what the backend says of it so far, as SGLang's `meta_info`.
     token_ids: its tokens, where the backend deals in tokens.
@@ -35,7 +37,7 @@ class Answer:
 
 
 class MessageFrame(NamedTuple):
-    """What stands around a message. written: the whole text up to the message's end, with marks in
+    """The text around a message. written: the whole text up to the message's end, with marks in
     place of contents.
     """
 
@@ -53,7 +55,9 @@ class Roles(Protocol):
     def stops(self) -> tuple[str, ...]: ...
 
     def around(self, speakers: Speakers, /) -> MessageFrame:
-        """For the last of the messages whose roles these are. Raises InvalidRequestError."""
+        """The text around the last of the messages whose roles these are. Raises
+        InvalidRequestError.
+        """
         ...
 
 
@@ -73,7 +77,7 @@ class Transcript:
 
     @property
     def open_message(self) -> str:
-        """What the open message says so far."""
+        """The text of the open message so far."""
         return self.text[self._message_start :]
 
     def apply(self, expr: Expr) -> bool:
@@ -126,7 +130,7 @@ class Transcript:
 
 
 class TemplateRoles:
-    """By a chat template: what it writes around marks that stand for the contents.
+    """Roles of a chat template: what it writes around marks that stand for the contents.
 
     given: text that the tokenizer puts in front of every prompt, so that it is not written twice.
     """
@@ -161,7 +165,7 @@ class TemplateRoles:
         return MessageFrame(head[len(before) :], closing, head + mark + closing)
 
     def _split(self, speakers: Speakers, mark: str) -> tuple[str, str]:
-        """What comes before the last message's content, and after it."""
+        """The text before the last message's content, and after it."""
         try:
             head, found, tail = self._render(speakers).partition(mark)
         except InvalidRequestError:

@@ -195,7 +195,7 @@ class Gate:
             self._worker = self._made(in_turns=False)
 
     def learn_turns(self) -> None:
-        """Before it is called with such rows."""
+        """Learn how rows are laid out, before a call with such rows."""
         self._turning = self._made(in_turns=True)
 
     def _made(self, *, in_turns: bool) -> Worker:

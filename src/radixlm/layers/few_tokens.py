@@ -18,8 +18,8 @@ _MOST_CHAINS = 128
 
 
 class StepBuffers(NamedTuple):
-    """Where what a step computes is to be, (tokens, size of it) each; None: in new memory. All
-    layers, one after the other, use the same.
+    """The memory for what a step computes, (tokens, size of it) each; None: new memory. All layers,
+    one after the other, use the same.
     """
 
     hidden: Tensor | None = None
@@ -35,8 +35,8 @@ ANYWHERE = StepBuffers()
 
 
 class Attention(Protocol):
-    """What a step's attention tells: its new tokens, and the workers of a layer in the order in
-    which they are called. answers: memory for its results.
+    """A step's attention: its new tokens, and the workers of a layer in the order in which they are
+    called. answers: memory for its results.
     """
 
     answers: Tensor | None
@@ -74,7 +74,7 @@ class FewTokens:
         through: Callable[[], Tensor | None],
         chains: dict[tuple[object, ...], Chain] | None = None,
     ) -> Tensor | None:
-        """What `through` returns when it has computed all layers, in these places. chains: of steps
+        """Run `through`, or its recorded calls, over all layers, in these places. chains: of steps
         that make other calls than usual, but all of them the same; its own are of the usual ones.
         """
         chains = self._chains if chains is None else chains

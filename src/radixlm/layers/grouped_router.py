@@ -32,8 +32,8 @@ class GroupedRouting(NamedTuple):
 
 
 class GroupedRouter:
-    """As `ExpertRouter`, by a `GroupedRouting`. All in float32, whatever the model's type is: what
-    is chosen depends on small differences.
+    """An `ExpertRouter` that chooses by a `GroupedRouting`. All in float32, whatever the model's
+    type is: what is chosen depends on small differences.
     """
 
     def __init__(

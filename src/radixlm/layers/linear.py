@@ -83,7 +83,7 @@ class Linear:
 
     @property
     def middle(self) -> int:
-        """Where what gates multiply begins; 0: there are none."""
+        """The first output that gates multiply; 0: there are no gates."""
         return 0 if self.gate is None else sum(self.parts.values()) // 2
 
     @property
@@ -94,7 +94,7 @@ class Linear:
         return self.gate is not None and self.product is not None
 
     def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Of a gated one, (tokens, in_features) -> (tokens, sum of the parts): what the gate takes.
+        """The input of a gated one's gate, (tokens, in_features) -> (tokens, sum of the parts).
         out: see `__call__`.
         """
         its = self._packed
@@ -260,7 +260,7 @@ class QueryKeyNorm:
 
     @cached_property
     def addresses(self) -> tuple[int, int]:
-        """For compiled code."""
+        """The addresses of the weights, for compiled code."""
         return self.q_weight.data_ptr(), self.k_weight.data_ptr()
 
     def __call__(self, qk: Tensor) -> Tensor:

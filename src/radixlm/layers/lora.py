@@ -1,4 +1,4 @@
-"""What adapters add to products (LoRA; Hu et al., 2021), for many of them in one step.
+"""Low-rank adapters of products (LoRA; Hu et al., 2021), many of them in one step.
 
 tokens     0  1  2 | 3 | 4  5 | 6      rows of a step; neighbours with one adapter together
 adapter    none    | a | b    | a
@@ -26,7 +26,7 @@ Multiply = Callable[[Linear, Tensor, Tensor | None], Tensor]
 
 
 class Addition:
-    """What an adapter adds to a product, which is packed. parts: of different outputs."""
+    """An adapter's part of a product, packed. parts: of different outputs."""
 
     def __init__(self, linear: Linear, parts: Sequence[LowRank]) -> None:
         self.panels = Panels(parts, linear.middle) if knows(parts[0].a) else None
@@ -111,7 +111,7 @@ class Adapted:
         return linear.gate(made, out, in_turns=linear.in_turns)
 
     def _room_for(self, out: Tensor) -> Tensor:
-        """For what its gate takes: the same in all layers of a size."""
+        """Memory for a gate's input: the same in all layers of a size."""
         if out.shape not in self._rooms:
             self._rooms[out.shape] = out.new_empty(out.shape[0], 2 * out.shape[1])
         return self._rooms[out.shape]

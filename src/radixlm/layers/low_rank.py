@@ -58,7 +58,7 @@ Units = npt.NDArray[np.int64]
 
 
 class LowRank(NamedTuple):
-    """What is added to the outputs of a product from `start` on: x a^T b^T.
+    """A term added to the outputs of a product from `start` on: x a^T b^T.
 
     a: (rank, in). b: (outputs, rank), with the adapter's scale in it.
     """
@@ -117,7 +117,7 @@ def _packed(weight: Tensor, numbers: int) -> Tensor:
 
 
 def _units(panels: Tensor, outputs: int, size: int) -> Units:
-    """Of `size` panels each, without rows."""
+    """Units of `size` panels each, without rows."""
     first = np.arange(0, panels.shape[0], size, dtype=np.int64)
     made = np.zeros((len(first), _WORDS), dtype=np.int64)
     made[:, _PANELS] = panels.data_ptr() + first * panels.stride(0) * panels.element_size()
@@ -127,7 +127,7 @@ def _units(panels: Tensor, outputs: int, size: int) -> Units:
 
 
 class LowRankProducts:
-    """What adapters add to one product in steps whose rows are theirs alike."""
+    """The terms that adapters add to one product, in steps whose rows belong to the same ones."""
 
     def __init__(self, runs: Sequence[tuple[Panels, int, int]], middle: int = 0) -> None:
         """runs: of each adapter its rows [start, stop). middle: not 0: of what the product gives
@@ -297,8 +297,8 @@ def _make_up_unit(*, bfloat16: bool) -> Any:
 
 @compiled(_Arguments)
 def low_rank_kernel(side: Literal["a", "b"], *, bfloat16: bool) -> Callable[[Any], None]:
-    """By A from x to `small`, float32, or by B from there into the result. table: `count` units.
-    inputs: units of x.
+    """A kernel that multiplies by A, from x to `small`, float32, or by B, from there into the
+    result. table: `count` units. inputs: units of x.
     """
     one = _make_down_unit(pairs=bfloat16) if side == "a" else _make_up_unit(bfloat16=bfloat16)
 

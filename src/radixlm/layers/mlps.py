@@ -1,4 +1,4 @@
-"""What is between attention and attention: two products, with a gate or an activation between."""
+"""The part of a layer after attention: two products, with a gate or an activation between."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clamped(NamedTuple):
 
 
 def _between(activation: str | Clamped, *, gated: bool) -> Callable[[Tensor], Tensor]:
-    """Of both halves of a row, or of all of it."""
+    """Apply the gate to both halves of a row, or the activation to all of it."""
     if isinstance(activation, Clamped):
         return lambda made: activation(*made.chunk(2, dim=-1))
     of_gate = ACTIVATIONS[activation]
@@ -94,11 +94,11 @@ class MLP:
         return multiply(self.down, self.between(multiply(self.gate_up, x, gated)), out)
 
     def between(self, made: Tensor) -> Tensor:
-        """What the second product takes of what the first one gives."""
+        """The second product's input, made of the first one's result."""
         return made if self._between is None else self._between(made)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
-        """In the order in which they are computed, and where their names begin."""
+        """The projections in the order in which they are computed, and where their names begin."""
         yield from zip(self._places, (self.gate_up, self.down), strict=True)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

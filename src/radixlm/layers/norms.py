@@ -35,7 +35,7 @@ class LayerNorm:
 
 
 class NoNorm:
-    """Where others have a norm: the sum as it is."""
+    """A norm that leaves the sum as it is."""
 
     is_compiled = False
 

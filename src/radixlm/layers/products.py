@@ -143,15 +143,15 @@ class PanelProduct:
 
     @functools.cached_property
     def _whole(self) -> PanelProduct:
-        """Of a gated one, the product alone, with the same panels."""
+        """The product of a gated one without its gate, with the same panels."""
         made = copy.copy(self)
         made.outputs = 2 * self.outputs
         made._workers = made._workers_of(self._workers, None)
         return made
 
     def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Of a gated one, (tokens, in) -> (tokens, 2 x out): a vector of gates and one of what they
-        multiply in turns.
+        """The product of a gated one without its gate, (tokens, in) -> (tokens, 2 x out): a vector
+        of gates and one of what they multiply in turns.
         """
         return self._whole(x, out)
 
@@ -161,7 +161,7 @@ class PanelProduct:
         return 0
 
     def prepared(self, x: Tensor, out: Tensor, _scratch: int = 0) -> Worker:
-        """What computes it when it is called. x: contiguous within a token."""
+        """A call that computes the product when it is made. x: contiguous within a token."""
         rows = x.shape[0]
         form = self._form_for(rows)
         worker = self._workers[form]

@@ -58,7 +58,9 @@ class QuantizedWeight:
 
     @property
     def kind(self) -> tuple[int, int, bool, bool]:
-        """What weights must have in common to be stacked by rows: bits, group, offsets, fp4."""
+        """The properties that weights share which are stacked by rows: bits, group, offsets,
+        fp4.
+        """
         return self.bits, self.group, self.offsets is not None, self.fp4
 
     def dequantized(self) -> Tensor:

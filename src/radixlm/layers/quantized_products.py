@@ -144,15 +144,15 @@ class QuantizedProduct:
 
     @functools.cached_property
     def _whole(self) -> QuantizedProduct:
-        """Of a gated one, the product alone, with the same panels."""
+        """The product of a gated one without its gate, with the same panels."""
         made = copy.copy(self)
         made.outputs, made._kind = 2 * self.outputs, self._kind._replace(gate=None)
         made._workers, made._ready = made._workers_of(self._workers), (-1, 0)
         return made
 
     def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Of a gated one, (tokens, in) -> (tokens, 2 x out): a vector of gates and one of what they
-        multiply in turns.
+        """The product of a gated one without its gate, (tokens, in) -> (tokens, 2 x out): a vector
+        of gates and one of what they multiply in turns.
         """
         return self._whole(x, out)
 
@@ -163,8 +163,8 @@ class QuantizedProduct:
         return self._room
 
     def prepared(self, x: Tensor, out: Tensor, scratch: int) -> Worker:
-        """What computes it when it is called, after `room` of as many rows. x: contiguous within a
-        token. scratch: the address of that much.
+        """A call that computes the product when it is made, after `room` of as many rows. x:
+        contiguous within a token. scratch: the address of that much.
         """
         worker = self._worker
         arguments = worker.arguments
@@ -174,7 +174,7 @@ class QuantizedProduct:
         return worker
 
     def _prepare(self, rows: int, threads: int) -> None:
-        """For calls with that many rows and threads, until there are others."""
+        """Prepare for calls with that many rows and threads, until there are others."""
         height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
         self._room = threads * height * row_size(self._inputs, self._groups) + LINE
         self._ready = rows, threads

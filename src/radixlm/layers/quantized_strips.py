@@ -27,8 +27,8 @@ _INT64 = ir.IntType(64)
 
 
 class StripKind(NamedTuple):
-    """What a kernel is compiled for. group: inputs that share a scale, 0: all. zero: the code, or
-    the level, of 0. bfloat16, halves: rows and results are. gate: see `Linear`.
+    """The kind of product that a kernel is compiled for. group: inputs that share a scale, 0: all.
+    zero: the code, or the level, of 0. bfloat16, halves: rows and results are. gate: see `Linear`.
     """
 
     bits: int
@@ -42,12 +42,12 @@ class StripKind(NamedTuple):
 
     @property
     def units_bytes(self) -> int:
-        """Of a group in a panel, its scales and offsets left out. 0: of a group of all inputs."""
+        """The bytes of a group's codes in a panel. 0: of a group of all inputs."""
         return self.group // UNIT * LANES * UNIT * self.bits // 8
 
     @property
     def head_bytes(self) -> int:
-        """Of a group's scales and offsets."""
+        """The bytes of a group's scales and offsets."""
         return (1 + self.offsets) * 2 * LANES if self.group else 0
 
 
@@ -163,7 +163,7 @@ def of_one_group(
 
 
 class GroupEnds:
-    """What a group's products are multiplied by: its scales and offsets, loaded once for all rows.
+    """A group's scales and offsets, loaded once for all rows: its products are multiplied by them.
 
     head: the address of them in the panel.
     """

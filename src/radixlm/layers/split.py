@@ -22,7 +22,7 @@ from radixlm.layers.norms import RowNorm
 
 
 class Split(NamedTuple):
-    """Which part of a model this process has, of how many, and how the parts come together.
+    """The part of a model that this process has, of how many, and how the parts come together.
 
     vocab_size: tokens of all ranks. reduce: a tensor of which every rank has one becomes the sum of
     all, in place. gather: rows by own columns, and how many columns each rank has, become rows by

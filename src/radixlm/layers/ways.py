@@ -62,8 +62,9 @@ _logger = logging.getLogger("radixlm.layers")
 
 
 class GemmShape(NamedTuple):
-    """Of a weight: result and rows by the names of their types. gated: see `Linear`. bits, group,
-    offsets, fp4: of a quantized one, whose rows are timed in the type of the result.
+    """The shape and types of a weight's product: result and rows by the names of their types.
+    gated: see `Linear`. bits, group, offsets, fp4: of a quantized one, whose rows are timed in the
+    type of the result.
     """
 
     outputs: int
@@ -86,7 +87,7 @@ class GemmShape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people: what a weight's numbers are."""
+        """The name of a weight's numbers, for people."""
         if not self.bits:
             return self.dtype
         groups = "" if self.group == self.inputs else f"/{self.group}"
@@ -100,7 +101,7 @@ class GemmShape(NamedTuple):
 
     @property
     def timed(self) -> GemmShape:
-        """What stands for it when products are timed."""
+        """The shape that stands for it when products are timed."""
         row = self.row_bytes
         return self._replace(outputs=min(self.outputs, max(_COPIES_BYTES // row // 64, 1) * 64))
 
@@ -156,7 +157,7 @@ def _forms(weight: Weight, *, gated: bool) -> tuple[Form, ...]:
 
 
 def ways_of(weight: Weight, *, gated: bool = False) -> list[Way]:
-    """Those that know a weight (out, in) here; torch knows a quantized one where no other does."""
+    """The ways to multiply by a weight (out, in) here; torch knows a quantized one if no other."""
     made: list[Way] = [*_forms(weight, gated=gated)]
     if isinstance(weight, QuantizedWeight):
         return made or ["torch"]
@@ -200,7 +201,7 @@ def packed(
 
 
 def plain(x: Tensor, weight: Tensor, bias: Tensor | None, result: torch.dtype) -> Tensor:
-    """As torch does it, with the weight as it is."""
+    """The product by torch, with the weight as it is."""
     return functional.linear(x, weight, bias).to(result)
 
 
@@ -233,7 +234,7 @@ class _OneDnnProduct:
 
 
 class ProductTable:
-    """Which way to multiply by a weight, measured once on this machine and kept in the store.
+    """The fastest way to multiply by each weight, measured once on this machine and kept.
 
     Times of another processor, version or number of threads have another key: they are measured
     anew, and so are damaged ones.
@@ -245,7 +246,7 @@ class ProductTable:
         self._times: dict[GemmShape, Times] = {}
 
     def choice(self, weight: Weight, result: torch.dtype, gate: Gate | None = None) -> GemmChoice:
-        """For a weight (out, in), the type of its product and its gate, if it has one."""
+        """The choice for a weight (out, in), the type of its product and its gate, if any."""
         gated = gate is not None
         [way, *others] = ways_of(weight, gated=gated)
         if not others:
@@ -346,7 +347,7 @@ def _sample(shape: GemmShape, dtype: torch.dtype) -> Weight:
 
 
 def _copy(weight: Weight) -> Weight:
-    """Of what torch multiplies by as it is; panels are copies."""
+    """A copy of a weight that torch would multiply by as it is; panels are copies."""
     return weight.clone() if isinstance(weight, Tensor) else weight
 
 
@@ -373,7 +374,7 @@ def _timed(products: Mapping[Way, Iterator[Product]], x: Tensor) -> dict[Way, fl
 
 
 def _read(content: bytes | None) -> dict[GemmShape, Times]:
-    """What `_written` made; nothing of what is not that."""
+    """Read the table that `_written` made; an empty one where a text is none."""
     try:
         entries = json.loads(content or b"[]")
         return {GemmShape(*shape): _times_of(times) for shape, times in entries}

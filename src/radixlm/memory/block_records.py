@@ -1,4 +1,4 @@
-"""What stands behind each block in its slot, so that an index can be made from the blocks alone."""
+"""Records behind the blocks in their slots, so that an index can be made from the blocks alone."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CHECK_BYTES = 16
 
 
 class Record(NamedTuple):
-    """What the index says of a block, but its slot. born: the higher, the later it was stored.
-    sum: one, or two, see Row.
+    """The index's row of a block, but its slot. born: the higher, the later it was stored. sum:
+    one, or two, see Row.
     """
 
     parent: bytes
@@ -34,7 +34,8 @@ def record_bytes(block_tokens: int) -> int:
 
 
 def packed(digest: str, block_tokens: int, record: Record) -> bytes:
-    """As it is written behind a block; zeros, which are no record, for one that has no room there.
+    """Pack a record as it is written behind a block; zeros, which are no record, for one that has
+    no room there.
 
     digest: of the identity, without which it is not read back.
     """

@@ -205,7 +205,7 @@ class DiskStore:
         return Reader(self, path, start // self.block_tokens)
 
     def find(self, path: StoredPath, keys: Sequence[bytes], number: int) -> Row | None:
-        """What the index says of the block `number` of a path, whose `keys_of` are given; None
+        """Find the index's row of the block `number` of a path, whose `keys_of` are given; None
         where it is not stored, or that is damaged.
         """
         parent, key = keys[number : number + 2]
@@ -221,7 +221,7 @@ class DiskStore:
         return row
 
     def read(self, path: StoredPath, keys: Sequence[bytes], number: int, into: Parts) -> bool:
-        """As `get`, for the block `number`."""
+        """Read the block `number`, as `get` does."""
         key = keys[number + 1]
         for _ in range(_TRIES):
             row = self.find(path, keys, number)
@@ -317,9 +317,9 @@ class DiskStore:
                 self._lose(key, row)
 
     def news(self) -> News:
-        """What other processes changed since the last call, or since the store was opened. Where
-        that is more than is logged, all that is stored, and no deleted blocks: those are found
-        when they are read.
+        """Report what other processes changed since the last call, or since the store was opened.
+        Where that is more than is logged, all that is stored, and no deleted blocks: those are
+        found when they are read.
         """
         keys = self._index.changes(self._identity)
         if keys is None:

@@ -14,7 +14,7 @@ from radixlm.memory.stores import Block, in_windows
 
 
 class BlockSlots(NamedTuple):
-    """Of a block's tokens, as in a Transfer."""
+    """The slots of a block's tokens, as in a Transfer."""
 
     slots: Slots
     windows: Slots = NO_WINDOWS
@@ -125,7 +125,7 @@ class HostStore:
         return before - len(self)
 
     def index(self) -> Iterator[StoredPath]:
-        """Nothing is stored when it begins."""
+        """The paths that are stored when it begins: none."""
         return iter(())
 
     def news(self) -> News:
@@ -136,7 +136,7 @@ class HostStore:
         """The memory goes with the store."""
 
     def name(self, path: StoredPath, start: int) -> bytes:
-        """What tells a block from others that follow the same one."""
+        """The name that tells a block from others that follow the same one."""
         own = path.tokens[start : start + self.block_tokens].tobytes()
         return own if start else path.namespace + own
 

@@ -140,7 +140,7 @@ class PoolBlocks:
         return found
 
     def target(self, windows: Slots = NO_WINDOWS) -> Sequence[memoryview]:
-        """Where to put a block's bytes in their order; then call `land`. Never the pool itself:
+        """The memory for a block's bytes in their order; then call `land`. Never the pool itself:
         what a disk brings late would come where something else is by then.
         """
         nbytes = self.nbytes if in_windows(windows) else self.nbytes - self.window_bytes

@@ -136,7 +136,7 @@ class KVPool:
         return self.layer_bytes * sum(len(keys) for keys in self.keys)
 
     def parts(self, layer: int) -> list[Tensor]:
-        """What a layer keeps of its tokens, each memory once."""
+        """The tensors that a layer keeps of its tokens, each memory once."""
         made = [self.keys[layer], self.values[layer], self.scales[layer]]
         return [part for part in made[self.latent :] if part.numel()]
 

@@ -26,7 +26,9 @@ MOST_ASIDE_BYTES = 64 << 20
 
 
 class Contents(NamedTuple):
-    """What one identity has. disk_bytes: of its file. facts: empty where they cannot be read."""
+    """The contents of one identity. disk_bytes: of its file. facts: empty where they cannot be
+    read.
+    """
 
     digest: str
     facts: dict[str, Fact]
@@ -36,7 +38,7 @@ class Contents(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """Of all blocks, those that were damaged, or that no path leads to."""
+    """A count of all blocks, and of those that were damaged, or that no path leads to."""
 
     blocks: int
     damaged: int

@@ -121,8 +121,8 @@ class BlockFile:
     def _summed(
         self, slot: int, parts: Sequence[memoryview]
     ) -> list[tuple[int, list[memoryview], int]]:
-        """Where in the file what has a sum of its own begins, its parts, and their bytes. Raises
-        ValueError for parts that are neither a block nor one without window_bytes.
+        """List the places in the file of what has a sum of its own, its parts, and their bytes.
+        Raises ValueError for parts that are neither a block nor one without window_bytes.
         """
         first, more = self.block_bytes - self.window_bytes, self.window_bytes
         own, rest = _split(parts, first)
@@ -138,7 +138,7 @@ class BlockFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def read_record(self, slot: int) -> bytes:
-        """As many bytes of it as there are."""
+        """Read as many bytes of a record as there are."""
         with _errors_of(self.path):
             return os.pread(self._fd, self._record_bytes, self._record_at(slot))
 
@@ -194,7 +194,7 @@ class BlockFile:
 
 
 def slot_bytes(block_tokens: int, block_bytes: int) -> int:
-    """Of a block with its record, in whole pages."""
+    """The bytes of a block with its record, in whole pages."""
     return -(-(block_bytes + record_bytes(block_tokens)) // _PAGE) * _PAGE
 
 

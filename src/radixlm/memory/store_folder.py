@@ -63,7 +63,9 @@ def private_folder(folder: Path, mounts: Path = _MOUNTS) -> None:
 
 
 def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
-    """Its kind, by the system's list of mounts; empty where there is none."""
+    """The kind of a folder's file system, by the system's list of mounts; empty where there is
+    none.
+    """
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:
@@ -181,7 +183,7 @@ def _ending(name: str) -> str:
 
 
 def bytes_beside(folder: Path) -> int:
-    """Of all that lies in the folder beside the index and the files of blocks."""
+    """The bytes of all that lies in the folder beside the index and the files of blocks."""
     names = {FILE, *COMPANIONS}
     try:
         return sum(
@@ -198,7 +200,7 @@ def _aside(folder: Path) -> list[Path]:
 
 
 def _number(path: Path) -> int:
-    """Of what was set aside, the later the higher; 0 for what was not."""
+    """The number of what was set aside, the later the higher; 0 for what was not."""
     if not path.name.startswith(_ASIDE):
         return 0
     digits = path.name.removeprefix(_ASIDE).partition("-")[0]

@@ -1,4 +1,4 @@
-"""What keys and values depend on beside their tokens, as one digest."""
+"""A digest of all that keys and values depend on beside their tokens."""
 
 from __future__ import annotations
 

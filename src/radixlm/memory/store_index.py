@@ -152,11 +152,11 @@ class StoreIndex:
         return found
 
     def used_bytes(self) -> int:
-        """Of all files of blocks."""
+        """The bytes of all files of blocks."""
         return sum(each.slots * each.slot_bytes for each in self.identities())
 
     def own_bytes(self) -> int:
-        """Of the index's file."""
+        """The bytes of the index's file."""
         return self._number("PRAGMA page_count") * self._number("PRAGMA page_size")
 
     def count(self, identity: Identity) -> int:
@@ -168,7 +168,7 @@ class StoreIndex:
         return Row(*rows[0]) if rows else None
 
     def keys(self, identity: Identity, *, leaves: bool = False) -> list[bytes]:
-        """Of all blocks, or of those that no other goes on from; the oldest first."""
+        """The keys of all blocks, or of those that no other goes on from; the oldest first."""
         only = (
             "AND NOT EXISTS (SELECT 1 FROM blocks c WHERE c.identity = b.identity "
             "AND c.parent = b.key)"
@@ -180,7 +180,7 @@ class StoreIndex:
         return [key for (key,) in rows if isinstance(key, bytes)]
 
     def lying(self, identity: Identity) -> list[Lying]:
-        """Where all blocks are, those that were stored first first."""
+        """The slots of all blocks, those that were stored first first."""
         rows = self._all(
             "SELECT key, parent, slot, born FROM blocks WHERE identity = ? ORDER BY born",
             identity.id,
@@ -194,7 +194,7 @@ class StoreIndex:
         return number
 
     def replace(self, identity: Identity, key: bytes, row: Row) -> int:
-        """Of a block that is stored there is more now. Returns as `add`. Within `writing`."""
+        """Replace a block's row: more of it is stored now. Returns as `add`. Within `writing`."""
         number = self._log(identity, key)
         sql = "UPDATE blocks SET sum = ?, born = ? WHERE identity = ? AND key = ?"
         self._base.execute(sql, (row.sum, number, identity.id, key))
@@ -269,7 +269,7 @@ class StoreIndex:
         self._base.execute("DELETE FROM identities WHERE id = ?", (identity.id,))
 
     def move(self, identity: Identity, slots: Sequence[tuple[bytes, int]]) -> None:
-        """These blocks lie in other slots now. Within `writing`."""
+        """Note that these blocks lie in other slots now. Within `writing`."""
         self._base.executemany(
             "UPDATE blocks SET slot = ? WHERE identity = ? AND key = ?",
             [(slot, identity.id, key) for key, slot in slots],

@@ -1,4 +1,4 @@
-"""What a file of blocks holds, in a small file beside it, for an index that is made anew."""
+"""Labels of files of blocks, in small files beside them, for an index that is made anew."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Label(NamedTuple):
 
 
 def label_path(blocks: Path) -> Path:
-    """Of a file of blocks."""
+    """The path of the label of a file of blocks."""
     return blocks.with_suffix(".json")
 
 

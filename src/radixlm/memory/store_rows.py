@@ -1,4 +1,4 @@
-"""What the disk cache's index says: rows, and the keys that they have.
+"""The rows of the disk cache's index, and their keys.
 
 A block's key is a digest of its parent's key and its own tokens; a first block's parent is a digest
 of the identity and the namespace. So a row that says what its key stands for is undamaged.
@@ -49,7 +49,9 @@ class Identity(NamedTuple):
 
     @property
     def window_bytes(self) -> int:
-        """Of a block's bytes those of layers with window slots, the last; 0 without such."""
+        """The bytes of a block that are of layers with window slots, the last ones; 0 without
+        such.
+        """
         nbytes = self.described.get(WINDOW_BYTES)
         return nbytes if isinstance(nbytes, int) and 0 < nbytes <= self.block_bytes else 0
 
@@ -71,8 +73,9 @@ class Lying(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Where a block lies, and what it has to say. sum: of its bytes; a second one follows where
-    those of layers with window slots are stored: the first is without them then as well.
+    """The row of a block: where it lies, and what is known of it. sum: of its bytes; a second one
+    follows where those of layers with window slots are stored: the first is without them then as
+    well.
     """
 
     parent: bytes
@@ -98,13 +101,13 @@ def blocks_path(folder: Path, identity: Identity) -> Path:
 
 
 def root_key(identity: Identity, namespace: bytes) -> bytes:
-    """What stands before a namespace's first blocks."""
+    """The key before a namespace's first blocks."""
     whole = bytes.fromhex(identity.digest) + namespace
     return hashlib.blake2b(whole, digest_size=_KEY_BYTES).digest()
 
 
 def keys_of(identity: Identity, namespace: bytes, tokens: Key) -> list[bytes]:
-    """What stands before the first block, then the key of each whole block."""
+    """The key before the first block, then that of each whole block."""
     keys, size = [root_key(identity, namespace)], 4 * identity.block_tokens
     view = np.ascontiguousarray(tokens, dtype=np.int32).data.cast("B")
     for start in range(0, view.nbytes - size + 1, size):

@@ -1,5 +1,5 @@
-"""What a file has to be before a row of it is read: an SQLite database with the tables of a disk
-cache's index, and nothing else. A view in a table's place may have no end.
+"""The form that a file must have before a row of it is read: an SQLite database with the tables of
+a disk cache's index, and nothing else. A view in a table's place may have no end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_files(path: Path) -> None:
 
 
 def make_tables(base: sqlite3.Connection) -> None:
-    """In an empty database, within a transaction."""
+    """Make the tables in an empty database, within a transaction."""
     for statement in _TABLES.split(";"):
         base.execute(statement)
     base.execute(f"PRAGMA application_id={_APPLICATION}")

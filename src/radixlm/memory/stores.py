@@ -1,4 +1,4 @@
-"""What a place beside the pool has to offer to the thread that reads and writes there.
+"""The interface of a place beside the pool, for the thread that reads and writes there.
 
 DiskStore and HostStore are such. What comes between a store and the pool's slots is the store's
 own affair, P: memory to read from and write to, or the slots themselves.
@@ -42,10 +42,10 @@ class Carrier(Protocol[P_co]):
         """The block in these slots, until the next call."""
 
     def place(self, slots: Slots, windows: Slots = NO_WINDOWS, /) -> P_co | None:
-        """These slots themselves, for a reader that does not wait; None where they cannot be."""
+        """The memory of these slots, for a reader that does not wait; None where they cannot be."""
 
     def target(self, windows: Slots = NO_WINDOWS, /) -> P_co:
-        """Where a reader puts a block; then call `land`."""
+        """The memory where a reader puts a block; then call `land`."""
 
     def land(self, slots: Slots, windows: Slots = NO_WINDOWS, /) -> None:
         """The block that was read enters its slots, which are not touched before."""
@@ -60,8 +60,8 @@ class Reader(Protocol[P_contra]):
         """
 
     def at_hand(self) -> Callable[[P_contra], bool] | None:
-        """What reads the next block, as `next` does, without waiting for a disk; False where only
-        `next` can tell. None: nothing does.
+        """A function that reads the next block, as `next` does, without waiting for a disk; False
+        where only `next` can tell. None: nothing does.
         """
 
 
@@ -92,6 +92,6 @@ class Store(Protocol[P_contra]):
         """The longest paths that are stored when the process begins."""
 
     def news(self) -> News:
-        """What other processes changed since the last call."""
+        """Report what other processes changed since the last call."""
 
     def close(self) -> None: ...

@@ -104,8 +104,9 @@ class Transfers(threading.Thread, Generic[P]):
                 self._cancelled.add(ticket)
 
     def abandon(self, ticket: int) -> None:
-        """When this returns the job's slots are not read or written any more, even where a disk
-        does not answer. What it has not reported yet may be stored. It reports `Ended`, some day.
+        """Let go of a job's slots: when this returns they are not read or written any more, even
+        where a disk does not answer. What it has not reported yet may be stored. It reports
+        `Ended`, some day.
         """
         with self._touching:
             if ticket in self._tickets:

@@ -63,14 +63,16 @@ class WeightSums:
         return sums
 
     def _known(self) -> Known:
-        """Nothing where the file is not as `_remember` writes it: then all is read again."""
+        """The remembered sums; none where the file is not as `_remember` writes it: then all is
+        read again.
+        """
         try:
             return dict(_parsed(json.loads(read_text(self._path, _MOST_BYTES))))
         except (OSError, ValueError, RecursionError):
             return {}
 
     def _remember(self, known: Known) -> None:
-        """Where that cannot be written, the next start reads the files again."""
+        """Remember the sums. Where they cannot be written, the next start reads the files again."""
         rows = [[str(file.path), *file.stamp, its] for file, its in known.items()]
         while len(text := json.dumps(rows)) > _MOST_BYTES:
             del rows[: len(rows) // 8 + 1]

@@ -41,8 +41,8 @@ class ProductSize(NamedTuple):
 
 
 class AdapterConfig(Fields):
-    """What is served: low-rank products beside linear ones. Any other field that asks for something
-    is refused by its name.
+    """An adapter's config as far as it is served: low-rank products beside linear ones. Any other
+    field that asks for something is refused by its name.
     """
 
     peft_type: Annotated[Literal["LORA"], supported("LORA")]
@@ -70,7 +70,7 @@ class AdapterConfig(Fields):
             raise UnsupportedModelError(f"{path}: {error}") from None
 
     def products(self, modules: Sequence[str]) -> dict[str, ProductSize]:
-        """Of these modules, without the model's head, those that it adds a product to. Raises
+        """The modules of these, without the model's head, that it adds a product to. Raises
         UnsupportedModelError for patterns that are wrong, or take too long.
         """
         named = (self.target_modules, self.exclude_modules)
@@ -86,7 +86,7 @@ class AdapterConfig(Fields):
             return any(module == name or module.endswith(f".{name}") for name in given)
 
         def sized_by(field: Mapping[str, _N], module: str, usual: _N) -> _N:
-            """Of the first pattern that matches."""
+            """The rank or scale of the first pattern that matches."""
             matched = (key for key in field if module in found[ModulePattern(key, whole=False)])
             return field.get(next(matched, module), usual)
 

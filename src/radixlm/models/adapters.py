@@ -39,7 +39,7 @@ class AdapterWeights(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a module's outputs are: those of a product from `start` on."""
+    """The place of a module's outputs: those of a product from `start` on."""
 
     linear: Linear
     start: int
@@ -126,7 +126,7 @@ def _by_module(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, dict[str,
 
 
 def _places(model: CausalLM) -> Iterator[tuple[str, _Place]]:
-    """By the names of modules that may be adapted."""
+    """The places by the names of modules that may be adapted."""
     for prefix, linear in model.adaptable():
         start = 0
         for part, size in linear.parts.items():

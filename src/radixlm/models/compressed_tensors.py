@@ -58,7 +58,7 @@ class _Weights(Fields):
     dynamic: Annotated[Literal[False], supported("false")] = False
 
     def scheme(self) -> tuple[Scheme, bool]:
-        """And whether there is one scale for all of a weight."""
+        """The scheme of a weight, and whether there is one scale for all of it."""
         size = self.group_size
         by_size = "tensor" if size is None else "channel" if size == -1 else "group"
         strategy = self.strategy or by_size
@@ -88,7 +88,9 @@ class _Sparsity(Fields):
 
 
 class _CompressedTensors(Fields):
-    """Which modules are meant (`targets`, `ignore`) the tensors say themselves."""
+    """A reader of compressed-tensors' formats. The modules that are meant (`targets`, `ignore`) are
+    known by their tensors.
+    """
 
     format: _Format
     config_groups: Annotated[

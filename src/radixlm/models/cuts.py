@@ -13,7 +13,7 @@ from radixlm.layers.quantized import QuantizedWeight
 
 
 class Cut(NamedTuple):
-    """Of one dimension, one stretch after the other.
+    """A part of one dimension, one stretch after the other.
 
     >>> Cut(0, ((1, 2), (4, 6))).shape((8, 3))
     (3, 3)
@@ -23,7 +23,7 @@ class Cut(NamedTuple):
     stretches: tuple[tuple[int, int], ...]
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
-        """What is left of a shape."""
+        """The shape that is left of one."""
         size = sum(stop - start for start, stop in self.stretches)
         return (*whole[: self.dim], size, *whole[self.dim + 1 :])
 

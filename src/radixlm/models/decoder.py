@@ -104,7 +104,7 @@ class CausalLM:
         return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 
     def _rotations(self, positions: Tensor, at: StepBuffers) -> list[Rotation]:
-        """Of each kind of layer."""
+        """The rotations of each kind of layer."""
         tables: list[Tensor | None] = [None] * len(self.rotaries)
         if at.rotation is not None:
             tables = [*at.rotation.view(len(self.rotaries), positions.numel(), -1)]
@@ -133,7 +133,9 @@ class CausalLM:
 
     @property
     def expansions(self) -> list[Expansion]:
-        """What attention makes keys and values with, of each layer; empty: it is given them."""
+        """The matrices with which attention makes keys and values, of each layer; empty: it is
+        given them.
+        """
         found = (layer.attention.expansion for layer in self.layers)
         return [expansion for expansion in found if expansion is not None]
 
@@ -160,7 +162,7 @@ class CausalLM:
 
 
 def product_shapes(config: ModelConfig, dtype: str) -> list[GemmShape]:
-    """Of a model's weights, each once; no memory is taken for them."""
+    """The shapes of a model's products, each once; no memory is taken for them."""
     model = CausalLM(config, dtype=getattr(torch, dtype), device=torch.device("meta"))
     shapes = (
         GemmShape.of(linear.weight, linear.result, gated=linear.gate is not None)

@@ -28,7 +28,7 @@ Norm = RMSNorm | LayerNorm | NoNorm
 
 
 def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNorm:
-    """Of all of a token."""
+    """Make a norm of all of a token."""
     kind = config.traits.norms
     if kind.kind == "layer":
         return LayerNorm(config.hidden_size, config.norm_eps, options, bias=kind.bias)
@@ -93,7 +93,7 @@ class SelfAttention:
         return multiply(self.output, answers, at.part)
 
     def linears(self) -> list[Linear]:
-        """In the order in which they are computed."""
+        """The projections in the order in which they are computed."""
         return [self.qkv, self.output]
 
     def named_weights(self) -> NamedWeights:

@@ -1,4 +1,4 @@
-"""What is done to weights once, when they are read, so that layers need not know of it.
+"""Changes made to weights once, when they are read, so that layers need not know of them.
 
 traits                        weights
 interleaved, share of rope    rows of queries and keys: what turns together stands half a head apart
@@ -57,7 +57,7 @@ def _multiplied(weight: QuantizedWeight, factors: float | Tensor) -> QuantizedWe
 
 
 def folds_of(config: ModelConfig) -> dict[str, Fold]:
-    """By the names of weights; empty for Llama and its like."""
+    """The changes by the names of weights; empty for Llama and its like."""
     traits, norms = config.traits, config.traits.norms
     of_layer = _attention_folds(config)
     if traits.residual != 1:
@@ -80,7 +80,9 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
 
 
 def _latent_folds(config: ModelConfig, sizes: LatentSizes) -> dict[str, Fold]:
-    """What turns together of queries and rows stands half of what turns apart."""
+    """The changes of latent models' weights: the dimensions that turn as pairs are put half a head
+    apart.
+    """
     if not config.traits.interleaved:
         return {}
     turned = torch.arange(sizes.turned).view(-1, 2).t().flatten()
@@ -144,7 +146,7 @@ def _norm_folds(
 
 
 def _order(config: ModelConfig) -> Tensor | None:
-    """Which dimension of a head as it is stored comes where; None: they stay."""
+    """The order in which the stored dimensions of a head are put; None: they stay."""
     head_dim, turned = config.head_dim, config.rope.turned(config.head_dim)
     if config.traits.interleaved:
         pairs = torch.arange(turned).view(-1, 2).t()
@@ -163,7 +165,7 @@ def _of_heads(order: Tensor | None, head_dim: int, heads: int) -> Tensor | None:
 
 
 def _together(rows: list[Tensor | None], factors: list[float], config: ModelConfig) -> Fold:
-    """Of one tensor with queries, keys and values."""
+    """The changes of one tensor with queries, keys and values."""
     q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
     order = None
     if rows[0] is not None and rows[1] is not None:
@@ -176,8 +178,8 @@ def _together(rows: list[Tensor | None], factors: list[float], config: ModelConf
 
 
 class _Stack(NamedTuple):
-    """Of tensors with all experts': what each one's is, how many sizes there are, and whether each
-    is (in, out).
+    """A kind of tensors with all experts' weights: what each one's is, how many sizes there are,
+    and whether each is (in, out).
     """
 
     kind: str
@@ -186,7 +188,7 @@ class _Stack(NamedTuple):
 
 
 def _stacks(config: ModelConfig) -> dict[str, _Stack]:
-    """By the ends of their names."""
+    """The stacked tensors by the ends of their names."""
     experts = config.traits.experts
     if experts is None or not experts.stacked:
         return {}
@@ -233,7 +235,9 @@ class Folded:
 
     @cached_property
     def _folds(self) -> dict[str, Fold]:
-        """Not before something is read: until its shapes are checked, a config can say anything."""
+        """The changes, made when something is first read: until its shapes are checked, a config
+        can say anything.
+        """
         return folds_of(self._config)
 
     def _part(self, name: str) -> Tensor | QuantizedWeight:

@@ -95,8 +95,9 @@ DECODERS: Mapping[str, tuple[Callable[[_Bytes], _Decoded], int, int]] = {
 
 
 def _scales_and_minima(blocks: _Bytes) -> tuple[_Floats, _Floats]:
-    """Of Q4_K and Q5_K: twelve bytes hold 8 scales and 8 minima. The first four of each have the
-    low 6 bits of a byte; the others have half a byte, and the two bits that are left above those.
+    """The scales and minima of Q4_K and Q5_K: twelve bytes hold 8 scales and 8 minima. The first
+    four of each have the low 6 bits of a byte; the others have half a byte, and the two bits that
+    are left above those.
     """
     low, high, halves = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate([low & 0x3F, halves & 0x0F | low >> 2 & 0x30], axis=1)

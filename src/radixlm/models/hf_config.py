@@ -37,7 +37,7 @@ _Dtype = Annotated[
 
 
 class EndTokens(Fields):
-    """Of config.json and generation_config.json alike."""
+    """The tokens that end an answer, as config.json and generation_config.json both name them."""
 
     eos_token_id: Annotated[
         _TokenId | Annotated[list[_TokenId | None], Field(max_length=_MOST_EOS)] | None,
@@ -64,7 +64,7 @@ class RopeFields(Fields):
 
 
 class HFConfig(EndTokens):
-    """What all architectures share; each one's own fields are in its subclass.
+    """The fields of config.json that all architectures share; each one's own are in its subclass.
 
     activations: that `hidden_act` may name, the first if it does not.
     default_share: of a head's dimensions that turn, where the config does not say it; None: all
@@ -100,9 +100,9 @@ class HFConfig(EndTokens):
     bos_token_id: Annotated[_TokenId | None, supported("token ids")] = None
 
     def traits(self) -> Traits:
-        """What sets the architecture apart."""
+        """The traits that set the architecture apart."""
         raise NotImplementedError
 
     def ropes(self, rope: RopeConfig) -> tuple[RopeConfig | None, ...]:  # noqa: ARG002
-        """Of each layer how it turns, None: not at all; empty: all as the config says, `rope`."""
+        """The rotation of each layer, None: it has none; empty: all as the config says, `rope`."""
         return ()

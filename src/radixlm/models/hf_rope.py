@@ -79,7 +79,7 @@ def read_rope(config: HFConfig) -> tuple[RopeConfig, int]:
 
 
 def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | None, int]:
-    """And the context."""
+    """The scaling, and the context."""
     length = config.max_position_embeddings
     original = (
         config.original_max_position_embeddings or rope.original_max_position_embeddings or length
@@ -113,7 +113,7 @@ def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | 
 
 
 def _share(config: HFConfig, rope: RopeFields, place: str) -> float:
-    """Of a head's dimensions that turn."""
+    """The share of a head's dimensions that turn."""
     share, name = rope.partial_rotary_factor, f"{place}partial_rotary_factor"
     if share is None:
         share, name = config.partial_rotary_factor, "partial_rotary_factor"

@@ -1,5 +1,5 @@
-"""What is around attention over latents: queries, perhaps by latents of their own, and a token's
-row, which is kept as it is (DeepSeek-V2, 2024).
+"""The projections around attention over latents: queries, perhaps by latents of their own, and a
+token's row, which is kept as it is (DeepSeek-V2, 2024).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EPS = 1e-6
 
 
 class LatentProjections:
-    """In place of `SelfAttention`, of a model that has `latents`."""
+    """The projections of a model with `latents`, in place of `SelfAttention`."""
 
     is_compiled = False
 
@@ -64,7 +64,7 @@ class LatentProjections:
         return multiply(self.output, attend(self.layer, qkv, rotation, None), at.part)
 
     def linears(self) -> list[Linear]:
-        """In the order in which they are computed."""
+        """The projections in the order in which they are computed."""
         return [self.down, *([] if self.up is None else [self.up]), self.output]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -58,7 +58,7 @@ class ModelConfig:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Those of `traits` that hide something of this context; empty where none does."""
+        """The windows of `traits` that hide something of this context; empty where none does."""
         length = self.context_length
         windows = tuple(w if w is not None and w < length else None for w in self.traits.windows)
         return windows if any(windows) else ()
@@ -165,7 +165,7 @@ def load_config(model: Path | ModelFiles) -> ModelConfig:
 
 
 def recommended_sampling(model: Path | ModelFiles) -> dict[str, Any]:
-    """What generation_config.json says of sampling, as it stands there; null is left out.
+    """The sampling that generation_config.json recommends, as it stands there; null is left out.
 
     Raises CheckpointError when the file cannot be read.
     """

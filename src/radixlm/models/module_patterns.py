@@ -45,7 +45,7 @@ class ModulePattern(NamedTuple):
 def matching(
     patterns: Sequence[ModulePattern], names: Sequence[str], seconds: float = SECONDS
 ) -> list[frozenset[str]]:
-    """For each pattern the names that it matches, as peft does it by Python's `re`.
+    """List for each pattern the names that it matches, as peft does it by Python's `re`.
 
     That may take for ever: `(\\w+\\.?)+x` tries all ways to cut a name, and lets no other thread
     run meanwhile. So another process does it, which can be ended. Raises UnsupportedModelError for

@@ -25,7 +25,7 @@ _NO_NUMBER = 255
 
 
 class _Expert(NamedTuple):
-    """Of which product, and which one."""
+    """An expert's tensor: of which product, and which expert's."""
 
     product: str
     number: int

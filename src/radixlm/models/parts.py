@@ -108,8 +108,8 @@ def _length(part: tuple[int, int]) -> int:
 
 
 class _Parts(NamedTuple):
-    """By the names of stored weights. cuts: what is read of them. once: in rank 0 alone. renamed:
-    own names of those that are there for each head, which others' are not.
+    """The parts of a rank by the names of stored weights. cuts: what is read of them. once: in rank
+    0 alone. renamed: own names of those that are there for each head, which others' are not.
     """
 
     cuts: dict[str, Cut]
@@ -187,7 +187,7 @@ def _beyond(part: tuple[int, int], first: int) -> tuple[int, int]:
 
 
 def _mlps(config: ModelConfig, rank: int, size: int) -> Iterator[_Parts]:
-    """Of MLPs, and of experts: stacked or one by one, by the names of either."""
+    """The parts of MLPs, and of experts: stacked or one by one, by the names of either."""
     traits, experts = config.traits, config.traits.experts
     whole = config.intermediate_size
     part = stretch(whole, rank, size)
@@ -210,7 +210,7 @@ def _mlps(config: ModelConfig, rank: int, size: int) -> Iterator[_Parts]:
 def _rows(
     part: tuple[int, int], whole: int, *, together: bool, in_turns: bool = False
 ) -> tuple[tuple[int, int], ...]:
-    """Of a tensor with gate or up, or with both together."""
+    """The rows of a tensor with gate or up, or with both together."""
     if not together:
         return (part,)
     return (_times(part, 2),) if in_turns else (part, _beyond(part, whole))
@@ -234,7 +234,7 @@ _KINDS = ("weight", "bias")
 def _stacked(
     experts: Experts, place: str, rows: tuple[tuple[int, int], ...], part: tuple[int, int]
 ) -> _Parts:
-    """Of tensors with all experts' weights, see `Experts.stacked`."""
+    """The parts of tensors with all experts' weights, see `Experts.stacked`."""
     gate_up = [place + name.removesuffix(".{}") for name in experts.gate_up]
     down = place + experts.down.removesuffix(".{}")
     if experts.stacked == "rows":

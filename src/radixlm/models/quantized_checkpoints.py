@@ -31,8 +31,8 @@ _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
 
 
 def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint | MXFP4Checkpoint:
-    """By the folder's config.json. Raises UnsupportedModelError that names its field,
-    CheckpointError that names the tensor or the file.
+    """Open a quantized checkpoint by the folder's config.json. Raises UnsupportedModelError that
+    names its field, CheckpointError that names the tensor or the file.
     """
     section = read_json_object(folder / "config.json").get("quantization_config")
     if section is None:

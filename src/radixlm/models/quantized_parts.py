@@ -91,7 +91,9 @@ class Packing(Protocol):
         ...
 
     def weight(self, name: str, parts: Mapping[str, Tensor]) -> QuantizedWeight:
-        """Of parts that have the shapes. Raises CheckpointError, UnsupportedModelError."""
+        """Make the weight of parts that have the right shapes. Raises CheckpointError,
+        UnsupportedModelError.
+        """
         ...
 
 

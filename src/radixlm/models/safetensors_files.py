@@ -21,7 +21,7 @@ FLOATS = ("F32", "BF16", "F16", "F64")
 
 
 class Checkpoint(Protocol):
-    """What a model's weights are read from, by the names that transformers gives them.
+    """A source of a model's weights, by the names that transformers gives them.
 
     where: for messages. is_quantized: whether some weights are.
     """
@@ -33,7 +33,7 @@ class Checkpoint(Protocol):
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Of all weights, in the order in which they are best read."""
+        """The shapes of all weights, in the order in which they are best read."""
         ...
 
     def read(self, name: str) -> Tensor | QuantizedWeight:
@@ -45,14 +45,14 @@ class CutCheckpoint(Checkpoint, Protocol):
     """One of whose weights a part can be read."""
 
     def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
-        """Of weights in floats no more than the part is read. Raises CheckpointError; ConfigError
-        where the part is none.
+        """Read a part of a weight; of those in floats no more than the part is read. Raises
+        CheckpointError; ConfigError where the part is none.
         """
         ...
 
 
 class StoredTensor(NamedTuple):
-    """Where a tensor lies, its shape in elements, and its type by safetensors' name."""
+    """The place of a tensor, its shape in elements, and its type by safetensors' name."""
 
     shard: Path
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ class StoredTensor(NamedTuple):
         return torch.cat(parts, cut.dim) if len(parts) > 1 else parts[0]
 
     def read_part(self, name: str, part: int) -> Tensor:
-        """Of the first size."""
+        """Read a part of the first dimension."""
         with open_shard(self.shard) as file:
             tensor: Tensor = file.get_slice(name)[part]
             return tensor

@@ -1,4 +1,6 @@
-"""What a decoder may do differently from Llama, as its family's file reads it from the config."""
+"""The ways in which a decoder may differ from Llama, as its family's file reads it from the
+config.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Norms(NamedTuple):
 
 
 class QueryKeyNorms(NamedTuple):
-    """What is done to queries and keys before they turn.
+    """The norms of queries and keys before they turn.
 
     kind: of each head, one weight for all (head); of each head with a weight of its own, by mean
         and variance (heads); of all heads together (row).
@@ -38,7 +40,7 @@ class QueryKeyNorms(NamedTuple):
 
 
 class Experts(NamedTuple):
-    """Of layers that choose some of many MLPs for each token.
+    """The experts of layers that choose some of many MLPs for each token.
 
     number, chosen: how many there are, and how many a token gets. size: of each.
     renormalised: the chosen ones' weights sum to 1.
@@ -70,7 +72,7 @@ class Experts(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What sets an architecture apart.
+    """The traits that set an architecture apart.
 
     qkv_bias, output_bias, mlp_bias: which projections add a bias.
     qkv, mlp, gate_up, down: names. gate_up: two, or one tensor with both. gated: the MLP's first

@@ -45,7 +45,9 @@ _HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
 
 
 class _AttentionCall(NamedTuple):
-    """What a layer calls attention with. heads: of queries, of keys; dims: of keys, of values."""
+    """The arguments with which a layer calls attention. heads: of queries, of keys; dims: of keys,
+    of values.
+    """
 
     layer: int
     heads: tuple[int, int]
@@ -56,8 +58,8 @@ class _AttentionCall(NamedTuple):
 
 
 class _Bridge:
-    """From transformers' attention interface to one step's `Attend`; with none it takes notes, and
-    answers with zeros.
+    """A bridge from transformers' attention interface to one step's `Attend`; with none it takes
+    notes, and answers with zeros.
     """
 
     def __init__(self) -> None:
@@ -82,7 +84,7 @@ class _Bridge:
         return answers.view(1, tokens, -1, head_dim)
 
     def _rotation(self, q: Tensor) -> Rotation:
-        """By nothing: transformers has turned them."""
+        """The rotation of nothing: transformers has turned them."""
         tokens, head_dim = q.shape[2:]
         known = self._unturned
         if known is None or known.table.shape[0] < tokens:
@@ -117,7 +119,9 @@ def _attention(
     scaling: float | None = None,
     **more: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls attention. A mask is one that the model made by itself."""
+    """Attend, called as transformers calls attention. A mask is one that the model made by
+    itself.
+    """
     if attention_mask is not None:
         more["attention_mask"] = attention_mask
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -164,7 +168,7 @@ class TransformersModel:
 
     @torch.inference_mode()
     def _asked(self, config: ModelConfig) -> ModelConfig:
-        """What its layers say of themselves."""
+        """The attributes that its layers have."""
         two = torch.arange(2, device=self._model.device)
         self._run(two % config.vocab_size, two, two)
         calls = self._bridge.calls
@@ -189,7 +193,7 @@ class TransformersModel:
 
 
 def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> ModelConfig:
-    """What config.json says, as transformers reads it; heads are known when the model is loaded.
+    """Read config.json as transformers does; heads are known when the model is loaded.
 
     library: the module `transformers`. ends: generation_config.json. Raises UnsupportedModelError.
     """
@@ -227,7 +231,7 @@ def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> 
 
 
 def _check_ropes(rope: Any) -> None:
-    """Of all layers, or by kinds of layers."""
+    """Check the rotations of all layers, or of each kind of layer."""
     if not isinstance(rope, Mapping):
         return
     if (kind := rope.get("rope_type")) in _CHANGING:
@@ -244,7 +248,7 @@ def load_transformers(
     device: torch.device,
     choose: Choose,
 ) -> TransformersModel:
-    """Of a folder with safetensors files. choose: how products are packed. Raises ModelError."""
+    """Load a folder with safetensors files. choose: how products are packed. Raises ModelError."""
     of_model = _hf_config(library, folder)
     kind = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(of_model)]
     library.AttentionInterface.register(_NAME, _attention)

@@ -40,7 +40,7 @@ class _Packed(nn.Module):
 
 
 class _Norm(nn.Module):
-    """Of the last dimension, whatever the others are."""
+    """A norm of the last dimension, whatever the others are."""
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         super().__init__()
@@ -60,7 +60,9 @@ class _Norm(nn.Module):
 
 @torch.no_grad()
 def replace_modules(model: nn.Module, choose: Choose) -> None:
-    """Of a loaded model, one by one: a product's memory is freed before the next is packed."""
+    """Replace modules of a loaded model, one by one: a product's memory is freed before the next is
+    packed.
+    """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             its: Any = child

@@ -1,1 +1,1 @@
-"""What explains: pictures of the tree, why prompts missed."""
+"""Explanations: pictures of the tree, and why prompts missed."""

@@ -27,7 +27,9 @@ _NEAR = 4_096
 
 
 class Cause(StrEnum):
-    """Why tokens had to be computed. fix: "" for none; "{where}" stands for a better place."""
+    """A cause for which tokens had to be computed. fix: "" for none; "{where}" stands for a better
+    place.
+    """
 
     what: str
     fix: str
@@ -366,7 +368,7 @@ class Outline:
         return Spot(place, str(self.messages[place]["role"]), len(self.messages), into, left)
 
     def _character(self, tokenizer: Tokenizer, key: Key, position: int) -> int:
-        """Where in the text the token at `position` begins."""
+        """The place in the text where the token at `position` begins."""
         data = self.text.encode()
         before, after = map(tokenizer.byte_length, (key[:position], key[position:]))
         added = max(before + after - len(data), 0)  # by the tokenizer, in front
@@ -374,7 +376,7 @@ class Outline:
         return byte if self.text.isascii() else len(data[:byte].decode(errors="ignore"))
 
     def _tools_end(self, limit: int) -> int:
-        """Where the JSON of the tool that is named last before `limit` ends; 0 without."""
+        """The end of the JSON of the tool that is named last before `limit`; 0 without."""
         begin, last = -1, None
         for tool in reversed(self.tools):  # the last mostly comes last: little is left to search
             name = str(tool.get("function", tool).get("name", ""))

@@ -45,7 +45,7 @@ class _Shown:
 
 
 class Picture:
-    """What a query shows of a tree.
+    """The part of a tree that a query shows.
 
         develop, develop, ...    takes nodes in, the heaviest first, some at a time; when the tree
                                  has changed in between, `update` comes first

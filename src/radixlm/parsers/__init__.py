@@ -12,13 +12,13 @@ from typing import NamedTuple, Protocol, Self
 
 
 class TextDelta(NamedTuple):
-    """More of the answer itself."""
+    """A further piece of the answer itself."""
 
     text: str
 
 
 class ReasoningDelta(NamedTuple):
-    """More of what the model thinks before it answers."""
+    """A further piece of the model's reasoning."""
 
     text: str
 
@@ -32,7 +32,7 @@ class ToolCallBegun(NamedTuple):
 
 
 class ToolArguments(NamedTuple):
-    """More of a call's arguments, which joined are the text of a JSON object."""
+    """A further piece of a call's arguments, which joined are the text of a JSON object."""
 
     call: int
     delta: str
@@ -58,7 +58,7 @@ class AnswerParser(Protocol):
     """
 
     def push(self, text: str) -> list[AnswerEvent]:
-        """What is certain with `text`, which comes next."""
+        """Take the next `text`; return the events that are certain with it."""
 
     def flush(self, *, cut: bool = False) -> list[AnswerEvent]:
         """The rest, when the answer has ended. Nothing may be pushed afterwards.

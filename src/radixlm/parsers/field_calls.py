@@ -237,7 +237,7 @@ class TagCallReader(_FieldReader):
         return value_of(written, types)
 
     def _up_to_end(self, call: CallEvents, certain: Callable[[int], None]) -> Steps[int | None]:
-        """Where the value ends that begins here; the cursor has passed its closing tag then. None
+        """The end of the value that begins here; the cursor has passed its closing tag then. None
         where the answer ends before. certain: is given places up to which all is of the value.
         """
         cursor, end_tag = self._cursor, self._end_tag
@@ -265,7 +265,7 @@ class TagCallReader(_FieldReader):
             at = place + 1
 
     def _tags(self, end_tag: str) -> tuple[str, ...]:
-        """What may end a value."""
+        """The tags that may end a value."""
         if not self._around.offered.mends or end_tag == CDATA_END:
             return tuple(filter(None, (end_tag,)))
         own = (end_tag, self._shape.key_before, self._shape.closes)

@@ -120,7 +120,9 @@ class FieldRules(NamedTuple):
         return {key: schema for key, schema in found.items() if key not in odd}
 
     def _value(self, schema: Any, key: str, plain: str = "plain") -> str:
-        """What stands after an argument's name. plain: the rule of any text up to a value's end."""
+        """The rule of what stands after an argument's name. plain: the rule of any text up to a
+        value's end.
+        """
         form, literal = self.form, self.writer.literal
         after = literal(form.key_after + form.pad)
         if form.quote:

@@ -139,7 +139,7 @@ def _weight(form: Thoughts, said: str) -> int:
 
 
 def _with_thoughts(template: ChatTemplate, switch: ThinkingSwitch) -> Iterator[str]:
-    """What the template writes where thoughts may stand."""
+    """The text that the template writes where thoughts may stand."""
     call = {"id": "call00001", "type": "function", "function": _CALL._asdict()}
     said = {"role": "assistant", "content": _ANSWER, "reasoning_content": _THOUGHT}
     calling = {**said, "content": "", "tool_calls": [call]}

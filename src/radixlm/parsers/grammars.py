@@ -99,7 +99,7 @@ class _AnswerWriter(NamedTuple):
     begun: bool = False
 
     def thoughts(self, form: Thoughts, *, thinks: bool, opened: bool) -> str:
-        """What comes before the answer, spaces included. opened: by the prompt."""
+        """The rule of what comes before the answer, spaces included. opened: by the prompt."""
         begin = self.literal(form.begin)
         answers = f"({self.literal(form.answer_begin)} SPACES)? " if form.answer_begin else ""
         if opened:

@@ -30,8 +30,8 @@ _PLACE = re.compile(r":\d+\Z")
 
 @dataclass(slots=True)
 class _Reading:
-    """Where a call is: from where its arguments are to be sent, where they end, up to where its
-    text is complete, and its arguments, where they were written as a text.
+    """The state of a call that is read: from where its arguments are to be sent, where they end, up
+    to where its text is complete, and its arguments, where they were written as a text.
     """
 
     unsent: int | None = None

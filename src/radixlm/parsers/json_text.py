@@ -136,7 +136,9 @@ class JsonText:
                 return False
 
     def _end_within(self, start: int, end: int) -> int:
-        """Where in a stretch of a text something begins that may enclose the call; else its end."""
+        """The place in a stretch of text where something begins that may enclose the call; else its
+        end.
+        """
         text = self._cursor.text
         found = self._end_words.first(text, start, end + LOOK_AHEAD)  # it may have a line break
         begun = len(text) - self._end_words.begun(text, start)
@@ -194,7 +196,7 @@ class JsonText:
         return escape if len(escape) == _ESCAPE_LENGTH and set(escape[2:]) <= set(_HEX) else ""
 
     def _half(self, escape: str) -> Steps[int]:
-        """Where the pair ends of which `escape` is one half; alone it is no character."""
+        """The end of the pair of which `escape` is one half; alone it is no character."""
         start, end = self._cursor.at, self._cursor.at + _ESCAPE_LENGTH
         if _HIGH.match(escape) and _LOW.match((yield from self._ahead(end))):
             return end + _ESCAPE_LENGTH

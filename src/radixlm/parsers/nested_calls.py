@@ -119,7 +119,7 @@ class NestedTags:
             yield from found
 
     def end_of(self, text: str, key: str, at: int) -> int:
-        """Where the closing tag of `key` stands, past inner ones of the same name."""
+        """The place of the closing tag of `key`, past inner ones of the same name."""
         shape, depth = self._shape, 1
         opening, closing = shape.key_before + key + shape.key_after, shape.end(key)
         while depth:

@@ -87,7 +87,7 @@ class CallReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What stands around the calls of a format, where it has anything.
+    """The tags around the calls of a format, where it has any.
 
     ends: what may end a call that lacks its own end; begins: what begins the next one.
     """

@@ -39,7 +39,7 @@ class Way(NamedTuple):
 
     @property
     def behind_name(self) -> tuple[str, ...]:
-        """What shows that a name at a line's begin is a call's."""
+        """The texts that show that a name at a line's begin is a call's."""
         match self.form.call:
             case NamedCall(before="", after=after, id_marker=marker):
                 return ("{", *filter(None, (after.strip(), marker)))
@@ -51,9 +51,9 @@ class Way(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """Where calls may begin, and what of that to pass over; by which format, None for a marker that
-    is dropped. sure: by the format's own opening; else only a known tool's call is one. listed: in
-    a list, whose bracket is passed over.
+    """A place where calls may begin, and what of it to pass over; by which format, None for a
+    marker that is dropped. sure: by the format's own opening; else only a known tool's call is one.
+    listed: in a list, whose bracket is passed over.
     """
 
     at: int
@@ -64,7 +64,7 @@ class Opening(NamedTuple):
 
 
 class ReleasedText:
-    """What was given away of an answer's text, as far as it says what follows.
+    """The text that was sent of an answer, as far as it says what follows.
 
     line: the begin of the present line; None at the answer's begin, or behind a call. last: the
     last character. in_block: whether the line stands in a code block, where calls are examples.
@@ -238,7 +238,7 @@ class Openings:
 
 
 def _text(at: int) -> Opening:
-    """What stands at a place is text."""
+    """Note that a place holds text."""
     return Opening(at + 1, at + 1, None)
 
 

@@ -204,7 +204,7 @@ class AnswerReader(ForwardParser):
         return bool(fence) and (yield from self._cursor.skip(fence))
 
     def _close(self, form: CallFormat) -> Steps[None]:
-        """After calls: pass over what ends them, if it comes, or was cut off."""
+        """Pass over what ends calls, if it comes, or was cut off."""
         cursor = self._cursor
         if self._listed and not form.closes.strip():
             yield from self._close_by("]")

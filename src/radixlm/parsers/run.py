@@ -83,7 +83,7 @@ class Cursor:
         return True
 
     def comes(self, words: Iterable[str], at: int | None = None) -> Steps[str]:
-        """Which of `words` stands at a place, by default the present one; "" for none."""
+        """The one of `words` that stands at a place, by default the present one; "" for none."""
         start = self.at if at is None else at
         known = [word for word in words if word]
         longest = max(map(len, known), default=0)

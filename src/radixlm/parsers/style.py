@@ -56,7 +56,9 @@ class AnswerStyle:
         reasoning_parser: str = AUTO,
         switch: ThinkingSwitch | None = None,
     ) -> AnswerStyle:
-        """As `of`, of a template that is there. switch: the template's, where it was found."""
+        """The style of a template that is there, as `of`. switch: the template's, where it was
+        found.
+        """
         calls = FORMATS.get(tool_call_parser)
         if calls is None or calls.also:
             written = calls_in(template).calls
@@ -79,7 +81,7 @@ class AnswerStyle:
         return CallText(partial(_written, form), _ASKS + example)
 
     def parser(self, use: ToolUse, prompt: str) -> AnswerParser:
-        """For one answer to `prompt`, as the template wrote it."""
+        """A parser for one answer to `prompt`, as the template wrote it."""
         begun = self.calls.opened_by(prompt)
         form = self.calls if use.may_call or begun else None
         tools = {tool.name: tool.parameters for tool in use.tools} if use.may_call else {}
@@ -102,8 +104,8 @@ class AnswerStyle:
         )
 
     def marks(self, prompt: str) -> ThoughtMarks | None:
-        """Where stop strings do not count in an answer to `prompt`; of an answer in channels, all
-        before the final one's message, so calls too.
+        """The marks between which stop strings do not count in an answer to `prompt`; of an answer
+        in channels, all before the final one's message, so calls too.
         """
         if self.calls.channels:
             begun = FINAL in prompt.rpartition(START)[2]
@@ -123,7 +125,7 @@ class AnswerStyle:
         *,
         thinks: bool = True,
     ) -> Grammar | None:
-        """What an answer to `prompt` must look like; None when it may be anything.
+        """The grammar of answers to `prompt`; None when they may be anything.
 
         wanted: what it must look like apart from reasoning and calls. thinks: it may begin with
         reasoning; else only where `prompt` opened it. Raises InvalidRequestError.

@@ -102,7 +102,7 @@ def choices(schema: Any, root: Any) -> Choices:
 
 
 def types_of(schema: Any, root: Any) -> frozenset[str]:
-    """Of all values of `schema`, which stands in `root`; all types where it does not say.
+    """The types of all values of `schema`, which stands in `root`; all types where it does not say.
 
     >>> sorted(types_of({"anyOf": [{"const": "a"}, {"type": "null"}]}, {}))
     ['null', 'string']

@@ -11,9 +11,9 @@ _ROOM = "room"
 
 
 def by_queues(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-    """So many that nothing waits: all requests, divided by how many ran in a replica for which
-    others waited. Until any has waited, by the room that the deployment was made with
-    (`target_ongoing_requests`).
+    """The number of replicas at which nothing waits: all requests, divided by how many ran in a
+    replica for which others waited. Until any has waited, by the room that the deployment was made
+    with (`target_ongoing_requests`).
 
     Both are averages over Ray Serve's time of looking back; its delays and factors are applied
     after this. Returns the state that it is called with the next time.

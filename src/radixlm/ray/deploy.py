@@ -123,7 +123,7 @@ def _start(settings: ServerConfig, logs: LoggingConfig) -> None:
 
 
 def _deployed_since() -> float | None:
-    """When the application was deployed last; None: there is none."""
+    """The time when the application was deployed last; None: there is none."""
     found = serve.status().applications.get(APP)
     return None if found is None else found.last_deployed_time_s
 

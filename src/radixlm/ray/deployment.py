@@ -123,7 +123,7 @@ def _check(config: EngineConfig, settings: ServerConfig, replicas: int, most: in
 
 
 def _check_share(config: EngineConfig, cpus: float, gpus: float) -> None:
-    """Of a machine, for a replica. Raises ConfigError."""
+    """Check a replica's share of a machine. Raises ConfigError."""
     if not all(0 <= each < math.inf for each in (cpus, gpus)):
         raise ConfigError(f"cpus and gpus are 0 or more, got {cpus:g} and {gpus:g}")
     if gpus > 1 and gpus != int(gpus):
@@ -143,8 +143,9 @@ def _version_of(config: EngineConfig) -> str:
 
 
 def app(args: Mapping[str, Any]) -> Application:
-    """For `serve run radixlm.ray:app model=... replicas=2` and config files: the flags of `radixlm
-    serve` by their names, and `replicas`, `max_replicas`, `cpus`, `gpus`. Raises ConfigError.
+    """The application for `serve run radixlm.ray:app model=... replicas=2` and config files: the
+    flags of `radixlm serve` by their names, and `replicas`, `max_replicas`, `cpus`, `gpus`. Raises
+    ConfigError.
     """
     given: dict[str, Any] = {
         name.replace("-", "_"): tuple(value) if isinstance(value, list) else value

@@ -61,7 +61,8 @@ _FIXED = "replicas have the adapters of --lora-paths; deploy with others there"
 
 
 class Fleet:
-    """As AsyncEngine, over all replicas of a deployment. Belongs to one event loop.
+    """An engine, as AsyncEngine is one, over all replicas of a deployment. Belongs to one event
+    loop.
 
     A request whose replica dies is sent again, and its answer goes on where it was (`Sent`). Sizes
     (`info`, `limits`) are those of one replica, `stats` are sums.
@@ -92,7 +93,7 @@ class Fleet:
     # Requests
 
     def check_room(self, count: int = 1) -> None:
-        """As EngineClient.check_room; each replica adds its own room."""
+        """Check for room as EngineClient.check_room does; each replica adds its own room."""
         self.health()
         most = self.config.max_queued_requests * max(len(self._replicas), 1)
         if len(self._under_way) + count > most:
@@ -105,7 +106,7 @@ class Fleet:
     async def stream_all(
         self, requests: Sequence[GenerateRequest]
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As EngineClient.stream; each request goes where the router says."""
+        """Stream as EngineClient.stream does; each request goes where the router says."""
         for request in requests:
             self.limits.resolve_max_tokens(request.key, request.params)
         self.check_room(len(requests))
@@ -123,7 +124,7 @@ class Fleet:
         return RequestOutput.joined([output async for output in self.stream_all([request])])
 
     def abort(self, request_ids: Iterable[str] | None) -> int:
-        """As AsyncEngine.abort, of requests that came through here."""
+        """Abort as AsyncEngine.abort does, requests that came through here."""
         under_way = self._under_way.keys()
         wanted = set(under_way) if request_ids is None else under_way & set(request_ids)
         self._aborted |= wanted
@@ -133,7 +134,7 @@ class Fleet:
         return len(wanted)
 
     async def _outputs(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
-        """Of one request, from one replica after the other until one has answered."""
+        """The outputs of one request, from one replica after the other until one has answered."""
         request, sent = repeatable(request), Sent()
         name, cached = request.request_id, 0
         failures: list[Exception] = []
@@ -174,7 +175,7 @@ class Fleet:
     # What is known of replicas: of those with the same tokenizer, while others are replaced
 
     def replicas(self) -> list[Reported]:
-        """As the router knew them last; silent: until now."""
+        """The replicas as the router knew them last; silent: until now."""
         since = self._time() - self._answered
         return [each._replace(silent=each.silent + since) for each in self._replicas]
 
@@ -191,13 +192,13 @@ class Fleet:
             raise EngineDeadError("no replica is alive")
 
     async def offers(self, namespace: Namespace, key: Key) -> list[Offer]:
-        """What a prompt would cost each replica now."""
+        """The cost of a prompt in each replica now."""
         found: list[Offer] = await self._asked("offers", namespace, key, self._names())
         return found
 
     async def prefixes(self, query: TreeQuery) -> PrefixMap:
-        """Which prefix lives where. Raises QueueFullError where very many ask: the router decides
-        nothing meanwhile.
+        """The prefixes and where they live. Raises QueueFullError where very many ask: the router
+        decides nothing meanwhile.
         """
         if self._onlookers >= _MOST_ONLOOKERS:
             raise QueueFullError("too many look at the prefixes of all replicas; try again later")
@@ -211,7 +212,7 @@ class Fleet:
         return found
 
     async def _asked(self, method: str, *arguments: Any) -> Any:
-        """What the router answers. Raises EngineDeadError where it is away."""
+        """The router's answer. Raises EngineDeadError where it is away."""
         try:
             return await self._desk.look(method, *arguments)
         except RayError as error:
@@ -239,7 +240,7 @@ class Fleet:
     # Caches
 
     async def flush_cache(self) -> bool:
-        """As AsyncEngine.flush_cache, of all replicas."""
+        """Flush the caches of all replicas, as AsyncEngine.flush_cache does."""
         return all(await answered(self._handle.broadcast("flush_cache").results_async()))
 
     async def load_lora_adapter(self, name: str, path: str) -> None:  # noqa: ARG002
@@ -247,11 +248,11 @@ class Fleet:
         raise wrong("lora_name", f"{name!r:.80}: {_FIXED}")
 
     async def unload_lora_adapter(self, name: str) -> None:
-        """As load_lora_adapter."""
+        """Unload an adapter, as load_lora_adapter loads one."""
         raise wrong("lora_name", f"{name!r:.80}: {_FIXED}")
 
     async def look(self, query: TreeQuery) -> Scene:
-        """As AsyncEngine.look, of the replica that the query names."""
+        """Look, as AsyncEngine.look does, at the replica that the query names."""
         named = self._named(query)
         scene: Scene = await answered(self._handle.look.remote(query, replica=named))
         return scene
@@ -263,14 +264,14 @@ class Fleet:
         max_waiting: int = MAX_WAITING,
         own: bool = False,  # noqa: ARG002 - of those who are in the replica's process
     ) -> FleetViewer:
-        """As AsyncEngine.watch, of the replica that the query names."""
+        """Watch, as AsyncEngine.watch does, the replica that the query names."""
         named = self._named(query)
         return FleetViewer(lambda: streamed(self._handle.watch, query, max_waiting, replica=named))
 
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
     ) -> Explained:
-        """As AsyncEngine.explain, by the replica that has most of the prompt."""
+        """Explain as AsyncEngine.explain does, by the replica that has most of the prompt."""
         key, own = self._key(prompt), namespace or Namespace()
         best = await self._holder(own, key)
         explained: Explained = await answered(
@@ -279,7 +280,7 @@ class Fleet:
         return explained
 
     async def hint(self, prompt: Prompt, hint: Hint, *, namespace: Namespace | None = None) -> int:
-        """As AsyncEngine.hint, to the replica that has most of the prompt."""
+        """Hint as AsyncEngine.hint does, to the replica that has most of the prompt."""
         key, own = self._key(prompt), namespace or Namespace()
         best = await self._holder(own, key)
         hinted: int = await answered(
@@ -288,7 +289,7 @@ class Fleet:
         return hinted
 
     async def _holder(self, namespace: Namespace, key: Key) -> str | None:
-        """Which replica has most of a prompt."""
+        """The replica that has most of a prompt."""
         offers = await self.offers(namespace, key)
         return max(offers, key=lambda offer: offer.cached).replica if offers else None
 
@@ -334,7 +335,7 @@ def _check_may_go_on(failures: Sequence[Exception]) -> None:
 
 
 def _death(error: Exception) -> str | None:
-    """Who has died, where it is for that."""
+    """The error of a replica's death, where the other one is for that."""
     if isinstance(error, ActorDiedError):
         return str(error.actor_id)
     cause = cause_of(error)

@@ -1,4 +1,6 @@
-"""What of Ray is for this user alone: the token that lets run code in it, its sockets and logs."""
+"""The parts of Ray that are for this user alone: the token that lets run code in it, its sockets
+and logs.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,9 @@ def _make_token(path: Path) -> None:
 
 
 def folder_for_sessions(environment: Mapping[str, str]) -> Path:
-    """Where Ray's processes keep their sockets, code and logs: whatever folder Ray is given, it
-    lets all write into it, so this is within one that others can not enter. Raises ConfigError.
+    """The folder where Ray's processes keep their sockets, code and logs: whatever folder Ray is
+    given, it lets all write into it, so this is within one that others can not enter. Raises
+    ConfigError.
     """
     # Elsewhere folders for temporary files have names that are too long for sockets in them.
     usual = tempfile.gettempdir() if sys.platform.startswith("linux") else "/tmp"  # noqa: S108

@@ -31,7 +31,7 @@ _SECONDS_TO_WATCH = 20.0
 
 
 class Described(NamedTuple):
-    """What an ingress must know of the model to take requests for it."""
+    """The facts of a model that an ingress must know to take requests for it."""
 
     config: EngineConfig
     info: ModelInfo
@@ -63,7 +63,7 @@ class Replica:
         self._engine.health()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """For `by_queues`; Ray Serve calls it."""
+        """The figures for `by_queues`; Ray Serve calls it."""
         stats = self._engine.stats()
         return {RUNNING: stats.running, WAITING: stats.waiting}
 
@@ -120,7 +120,7 @@ class Replica:
         max_waiting: int,
         replica: str | None = None,  # noqa: ARG002
     ) -> AsyncGenerator[Scene | SceneChange | RadixLMError, None]:
-        """For a while: a replica that is to leave waits for all who watch."""
+        """Watch for a while: a replica that is to leave waits for all who watch."""
         time = asyncio.get_running_loop().time
         until = time() + _SECONDS_TO_WATCH
         try:

@@ -27,7 +27,7 @@ class ReplicaDiedError(EngineDeadError):
 
 
 def cause_of(error: Exception) -> Exception:
-    """Without Ray's account of where it was raised."""
+    """The cause of an error, without Ray's account of where it was raised."""
     cause: Exception = error.cause if isinstance(error, RayTaskError) else error
     return cause
 
@@ -38,7 +38,7 @@ def failed_itself(error: Exception) -> bool:
 
 
 async def answered(call: Awaitable[Any]) -> Any:
-    """What a call returns. Raises an error of ours that it returns, and EngineDeadError."""
+    """The result of a call. Raises an error of ours that it returns, and EngineDeadError."""
     try:
         return _sound(await asyncio.wait_for(call, _PATIENCE_SECONDS))
     except TimeoutError:
@@ -60,7 +60,9 @@ def begun(method: Any, *arguments: Any, **named: Any) -> DeploymentResponseGener
 
 
 async def items(call: DeploymentResponseGenerator[Any]) -> AsyncGenerator[Any, None]:
-    """What it streams; closing it ends the call. Raises an error of ours that it streams."""
+    """The items that it streams; closing it ends the call. Raises an error of ours that it
+    streams.
+    """
     ended = False
     try:
         async for item in call:

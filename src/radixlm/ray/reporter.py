@@ -39,7 +39,7 @@ class Reporter:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """In the running loop."""
+        """Start in the running loop."""
         self._tasks = [asyncio.create_task(self._report())]
 
     async def close(self) -> None:
@@ -54,7 +54,7 @@ class Reporter:
         self._book.arrived(request)
 
     def began(self, request: GenerateRequest) -> None:
-        """It has its first token."""
+        """Note that a request has its first token."""
         self._book.began(request)
         self._changed.set()
 
@@ -63,7 +63,7 @@ class Reporter:
         self._changed.set()
 
     async def _report(self) -> None:
-        """Until the engine is no more; Ray Serve ends the replica some seconds later."""
+        """Report until the engine is no more; Ray Serve ends the replica some seconds later."""
         while self._is_alive():
             following = asyncio.create_task(self._follow())
             try:
@@ -85,8 +85,8 @@ class Reporter:
         return True
 
     async def _report_while_all_is_known(self, following: asyncio.Task[None]) -> None:
-        """Until something was missed. A router that knows nothing waits for the whole tree, which
-        takes its time; until it has it, it says that it misses something.
+        """Report until something was missed. A router that knows nothing waits for the whole tree,
+        which takes its time; until it has it, it says that it misses something.
         """
         loop = asyncio.get_running_loop()
         whole_at = 0.0

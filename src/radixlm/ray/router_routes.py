@@ -1,4 +1,4 @@
-"""What the router knows: its routes, and metrics by replica."""
+"""Routes to what the router knows, and metrics by replica."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def replicas(request: Request) -> Response:
     responses=noted(EngineDeadError, QueueFullError, admin=True),
 )
 async def prefixes(request: Request, params: Annotated[PrefixParams, Query()]) -> Response:
-    """Which prefix lives where: the heaviest branches of what all replicas hold."""
+    """List which prefix lives where: the heaviest branches of what all replicas hold."""
     service, query = service_of(request), replace(seen_by(request), max_nodes=params.limit)
     found = await cast("Fleet", service.engine).prefixes(query)
     writer = tree_nodes.NodeWriter(service.engine.tokenizer, within=query.within)
@@ -138,7 +138,7 @@ async def prefixes(request: Request, params: Annotated[PrefixParams, Query()]) -
     responses=noted(EngineDeadError, example={"prompt": "The capital of France is"}),
 )
 async def explain(request: Request, body: RouteBody) -> Response:
-    """Where a prompt would go now, and what it would cost each replica; it is not run."""
+    """Explain where a prompt would go now, and what it would cost each replica; it is not run."""
     service, tenant = service_of(request), tenant_of(request)
     key = service.key(body.prompt, add_special_tokens=True, param="prompt")
     namespace = service.isolated(service.namespace_of(body), tenant)
@@ -196,7 +196,7 @@ def _replica_out(each: Reported) -> ReplicaOut:
 
 
 def replica_metrics(replicas: Iterable[Reported]) -> Iterator[Metric]:
-    """With a label for the replica."""
+    """The metrics with a label for the replica."""
     known = list(replicas)
     for name, text, value in (
         (

@@ -1,4 +1,4 @@
-"""Which replica serves a request: what each holds, is about to hold, and what it costs."""
+"""The choice of a replica for a request: what each holds, is about to hold, and what it costs."""
 
 from radixlm.routing.feed import FeedUpdate, Position, TreeFeed
 from radixlm.routing.front_desk import FrontDesk, Reported

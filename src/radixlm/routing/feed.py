@@ -1,4 +1,4 @@
-"""What a replica reports of its cache, numbered, so that what is lost, late or doubled is seen."""
+"""A replica's reports of its cache, numbered, so that what is lost, late or doubled is seen."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FeedUpdate(NamedTuple):
 
 
 class TreeFeed:
-    """From what a viewer of the tree is shown to what a router takes. at: how far it is."""
+    """A feed from a viewer of the tree to a router. at: how far it is."""
 
     def __init__(self, process: str, feed: int = 0) -> None:
         self.at = Position(process, feed, 0)

@@ -43,7 +43,9 @@ class Reported(NamedTuple):
 
 
 class FrontDesk:
-    """Its methods are called from one thread, one after the other."""
+    """A router with what it knows of requests under way. Its methods are called from one thread,
+    one after the other.
+    """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.router = Router()
@@ -63,8 +65,9 @@ class FrontDesk:
         among: Collection[str],
         tokenizer: str = "",
     ) -> ReplicaChoice:
-        """As Router.choose, of those that are heard of and have this tokenizer, and the namespace's
-        adapter: while a model is replaced by another there are replicas of both.
+        """Choose as Router.choose does, of those replicas that are heard of and have this
+        tokenizer, and the namespace's adapter: while a model is replaced by another there are
+        replicas of both.
         """
         self._forget_gone()
         self._sent.pop(request_id, None)  # one that is sent again
@@ -77,7 +80,7 @@ class FrontDesk:
         return choice
 
     def report(self, report: Report) -> bool:
-        """What a replica reports. False: its whole tree is needed anew."""
+        """Take what a replica reports. False: its whole tree is needed anew."""
         name = report.replica
         if name not in self._heard:
             self.router.join(name, report.capacity)
@@ -110,11 +113,11 @@ class FrontDesk:
     def offers(
         self, namespace: Namespace, key: Key, among: Collection[str] | None = None
     ) -> list[Offer]:
-        """As Router.offers."""
+        """The offers of Router.offers."""
         return self.router.offers(namespace, key, among)
 
     def prefixes(self, query: TreeQuery, among: Collection[str] | None = None) -> PrefixMap:
-        """As Router.prefixes."""
+        """The prefixes of Router.prefixes."""
         return self.router.prefixes(query, among)
 
     def replicas(self) -> list[Reported]:
@@ -138,7 +141,7 @@ class FrontDesk:
         return own == tokenizer and (not adapter_id or adapter_id in adapters)
 
     def _speaking(self, known: Collection[str]) -> Collection[str]:
-        """Those of them that reported lately; all, where none did."""
+        """The replicas of these that reported lately; all, where none did."""
         now = self._clock.now()
         return [name for name in known if now - self._heard[name] <= SILENT_SECONDS] or known
 

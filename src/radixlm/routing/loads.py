@@ -1,4 +1,4 @@
-"""What replicas have to do, and what new tokens cost them."""
+"""The work that replicas have, and what new tokens cost them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 class ReplicaLoads:
-    """Of replicas, by their numbers, as arrays: a choice looks at all of them.
+    """The loads of replicas, by their numbers, as arrays: a choice looks at all of them.
 
     queues: tokens to compute for requests that have not begun to answer, and what those that have
     may still generate, as tokens. prices: of a new token, beside computing it; `_CHURN` where as
@@ -73,7 +73,7 @@ class ReplicaLoads:
         self._ages = _AGES * sum(self._capacities.values())
 
     def send(self, number: int, tokens: int) -> None:
-        """So much is to be computed."""
+        """Count tokens that are to be computed."""
         self.queues[number] += tokens
         self.prices[number] += _CHURN * _LN2 * tokens / self._capacities[number]
         self._computed += tokens
@@ -84,5 +84,5 @@ class ReplicaLoads:
 
 @lru_cache(maxsize=1_024)
 def _places(mask: int) -> npt.NDArray[np.intp]:
-    """Where its bits are set; the same replicas hold many nodes."""
+    """The places of its set bits; the same replicas hold many nodes."""
     return np.array([bit for bit in range(mask.bit_length()) if mask >> bit & 1], np.intp)

@@ -1,4 +1,4 @@
-"""Which prefix lives where: the heaviest branches of the tree of all replicas."""
+"""A map of prefixes to replicas: the heaviest branches of the tree of all replicas."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ReplicaMatches(NamedTuple):
         return 0
 
     def cached(self, replica: int) -> int:
-        """What it holds or is about to compute."""
+        """The tokens that it holds or is about to compute."""
         held = self.held(replica)
         return max(held, self.coming.get(replica, 0)) if self.coming else held
 
@@ -74,13 +74,13 @@ class ReplicaMatches(NamedTuple):
         return size - begin - shared
 
     def most(self) -> int:
-        """What any of them holds or is about to compute."""
+        """The tokens that any of them holds or is about to compute."""
         held = self.levels[0][0] if self.levels else 0
         return max(held, *self.coming.values()) if self.coming else held
 
 
 class ReplicaTree:
-    """Who holds which prefix, token by token; a replica is a small number.
+    """A tree of who holds which prefix, token by token; a replica is a small number.
 
         root ── [system prompt]  held by 0 1 2 ─┬─ [question 1]  held by 0
                                                 └─ [question 2]  coming to 2
@@ -163,7 +163,9 @@ class ReplicaTree:
         self._tidy(end, namespace)
 
     def drop(self, replica: int, namespace: Hashable, key: Key, kept: int) -> None:
-        """Of what begins with `key` a replica holds no more than the first `kept` tokens."""
+        """Note that of all that begins with `key` a replica holds no more than the first `kept`
+        tokens.
+        """
         top, length = self._find_end(namespace, key)
         if top is None or length <= kept:
             return
@@ -237,7 +239,7 @@ class ReplicaTree:
             self._tidy(branch, namespace)
 
     def _tidy(self, branch: ReplicaNode, namespace: Hashable) -> None:
-        """From a node up, take out what nobody wants, the root as well, and join what need not be
+        """Take out what nobody wants, from a node up, the root as well, and join what need not be
         apart; the node itself may be joined with what is below it.
         """
         at: ReplicaNode | None = _only_child(branch) or branch

@@ -1,4 +1,4 @@
-"""What a replica has still to report."""
+"""The news that a replica has still to report."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MOST_TO_SETTLE = 10_000
 
 
 class Report(NamedTuple):
-    """What has happened in a replica since its last report. capacity: tokens of its pool.
-    largest_request: those that one request can have. news: of its cache. began, ended: requests,
-    these with their answers' tokens. tokenizer: a digest of what gives its tokens their meaning.
-    adapters: the ids of those that it has.
+    """The events of a replica since its last report. capacity: tokens of its pool. largest_request:
+    those that one request can have. news: of its cache. began, ended: requests, these with their
+    answers' tokens. tokenizer: a digest of what gives its tokens their meaning. adapters: the ids
+    of those that it has.
 
     Now and then also: at, how far its news are with these; under_way, all requests; stats, what
     others want to know of it, as it is.
@@ -40,7 +40,7 @@ class Report(NamedTuple):
 
 
 class ReportBook:
-    """What there is to report of a replica's cache and requests, until it is taken.
+    """The news of a replica's cache and requests, until it is taken.
 
     A prompt that was computed is held, a router believes; whether it is, is reported after its
     request has ended, in the second whole report from then: by then a viewer has been shown it.
@@ -67,14 +67,16 @@ class ReportBook:
         self._to_settle: Sequence[tuple[Namespace, Key]] = ()
 
     def begin_again(self) -> None:
-        """What was reported may not have come: the next that is shown must be the whole tree."""
+        """Begin again, since what was reported may not have come: the next that is shown must be
+        the whole tree.
+        """
         at = self._feed.at
         self._feed = TreeFeed(at.process, at.feed + 1)
         self.whole_reported = False
         self._news = []
 
     def shown(self, tree: TreeSnapshot | TreeChange) -> bool:
-        """What a viewer sees. False: there is nothing in it to report."""
+        """Take what a viewer sees. False: there is nothing in it to report."""
         news = self._feed.take(tree)
         if news is None:
             return False
@@ -85,24 +87,24 @@ class ReportBook:
         self._under_way.add(request.request_id)
 
     def began(self, request: GenerateRequest) -> None:
-        """It has its first token."""
+        """Note that a request has its first token."""
         self._began.append(request.request_id)
 
     def ended(self, request: GenerateRequest, answer_tokens: int | None) -> None:
-        """With an answer of that length, or without one."""
+        """Note that a request has ended, with an answer of that length, or without one."""
         self._under_way.discard(request.request_id)
         self._ended.append((request.request_id, answer_tokens))
         self._computed.append((request.namespace, request.key))
 
     def take(self) -> Report:
-        """What is new."""
+        """Take what is new."""
         report = self._blank._replace(news=self._news, began=self._began, ended=self._ended)
         self.whole_reported = self.whole_reported or any(news.whole for news in self._news)
         self._news, self._began, self._ended = [], [], []
         return report
 
     def take_whole(self, stats: Any = None) -> Report:
-        """And how things stand."""
+        """Take what is new, and how things stand."""
         if self.whole_reported:
             if (news := self._feed.settle(self._to_settle)) is not None:
                 self._news.append(news)

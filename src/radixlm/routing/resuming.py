@@ -13,7 +13,7 @@ _SEED_BITS = 63
 
 
 class OtherAnswerError(EngineDeadError):
-    """What was computed again is not what was sent."""
+    """An error: the answer that was computed again is not the one that was sent."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -30,7 +30,7 @@ def repeatable(request: GenerateRequest) -> GenerateRequest:
 
 
 class Sent:
-    """What was sent of an answer. finished: all of it.
+    """The part of an answer that was sent. finished: all of it.
 
     first time    The | gih | lived | ... the replica dies
     again         The | gih | lived | in | a ...
@@ -44,11 +44,11 @@ class Sent:
         self.finished = False
 
     def begin_again(self) -> None:
-        """Its outputs come from the first on."""
+        """Begin again: its outputs come from the first on."""
         self._at, self._miss = 0, None
 
     def rest(self, output: RequestOutput) -> RequestOutput | None:
-        """What of the next output is new, with the report of who computes it now. Raises
+        """The new part of the next output, with the report of who computes it now. Raises
         OtherAnswerError.
         """
         self._miss = output.miss or self._miss
@@ -73,7 +73,7 @@ class Sent:
 
 
 def _after(output: RequestOutput, tokens: int) -> RequestOutput | None:
-    """Without its first tokens; None where nothing is left."""
+    """The output without its first tokens; None where nothing is left."""
     pieces = list(output.as_it_came())
     while tokens > 0:
         tokens -= len(pieces.pop(0).token_ids)

@@ -1,4 +1,4 @@
-"""Where a request goes: to the replica where it costs least, with the reason."""
+"""The router: a request goes to the replica where it costs least, and it says why."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEWEST_ANSWER = 0.05
 
 
 class Why(StrEnum):
-    """Why a request went where it went."""
+    """The reason for a request's replica."""
 
     ONLY = "only"  # there was no other
     LONGEST_PREFIX = "longest_prefix"  # no other holds more of it
@@ -38,7 +38,8 @@ class Why(StrEnum):
 
 
 class ReplicaChoice(NamedTuple):
-    """Where a request goes. Sizes in tokens of a prompt; one of an answer counts as several.
+    """The choice of a replica for a request. Sizes in tokens of a prompt; one of an answer counts
+    as several.
 
     cached: what is expected to be there, `coming` of it still computed for others. missing: what is
     left to compute. queue: what is to be done there before. best_cached, best_queue: of the replica
@@ -75,7 +76,7 @@ class ReplicaChoice(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a prompt would cost a replica, in its tokens. cached: expected to be there, `coming` of
+    """The cost of a prompt in a replica, in its tokens. cached: expected to be there, `coming` of
     it still computed for others.
     """
 
@@ -87,7 +88,7 @@ class Offer(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Of `among` those that are known: how many, and (replicas,) infinity for all others."""
+    """The known ones of `among`: how many, and (replicas,) infinity for all others."""
 
     among: tuple[str, ...]
     known: int
@@ -96,8 +97,8 @@ class _Candidates(NamedTuple):
 
 @dataclass(slots=True)
 class _Replica:
-    """What is known of one. seen: how far its feed was taken; None before its first
-    snapshot.
+    """The state of a replica, as far as it is known. seen: how far its feed was taken; None before
+    its first snapshot.
     """
 
     name: str
@@ -176,8 +177,8 @@ class Router:
         max_tokens: int | None = None,
         among: Collection[str] | None = None,
     ) -> ReplicaChoice:
-        """Where a request goes; it counts as sent. among: those that may be chosen. Raises
-        QueueFullError where there is none.
+        """Choose a replica for a request; it counts as sent. among: those that may be chosen.
+        Raises QueueFullError where there is none.
         """
         self.ended(request_id)  # one that is sent again
         found = self.tree.find(namespace, key)
@@ -218,7 +219,7 @@ class Router:
     def offers(
         self, namespace: Namespace, key: Key, among: Collection[str] | None = None
     ) -> list[Offer]:
-        """What a prompt would cost each replica now; changes nothing."""
+        """The cost of a prompt in each replica now; changes nothing."""
         found = self.tree.find(namespace, key)
         costs, queues = self._loads.costs(key.size, found), self._loads.queues
         absent = self._candidates_of(among).absent
@@ -232,13 +233,13 @@ class Router:
         return offers
 
     def prefixes(self, query: TreeQuery, among: Collection[str] | None = None) -> PrefixMap:
-        """Which prefix lives where; see `prefix_map`."""
+        """The prefixes and where they live; see `prefix_map`."""
         asked = self._replicas.keys() & set(self._replicas if among is None else among)
         names = {self._replicas[name].number: name for name in asked}
         return prefix_map(self.tree, query, names)
 
     def _fullest(self, found: ReplicaMatches, candidates: _Candidates) -> int:
-        """That with most of the prompt, or of equals that with the least queue."""
+        """The candidate with most of the prompt, or of equals that with the least queue."""
         queues, absent = self._loads.queues, candidates.absent
         return min(
             (number for number in self._by_number if not absent[number]),
@@ -281,7 +282,9 @@ class Router:
             self._answer_tokens += _NEWEST_ANSWER * (answer_tokens - self._answer_tokens)
 
     def take(self, name: str, news: FeedUpdate) -> bool:
-        """What a replica reports of its cache. False: something was missed, all is needed anew."""
+        """Take what a replica reports of its cache. False: something was missed, all is needed
+        anew.
+        """
         replica = self._replicas.get(name)
         if replica is None:
             return False
@@ -319,7 +322,7 @@ class Router:
         return () if replica is None else replica.requests
 
     def loads(self) -> dict[str, tuple[int, float]]:
-        """By replica: requests under way, and what is queued there, in tokens."""
+        """The loads by replica: requests under way, and what is queued there, in tokens."""
         queues = self._loads.queues
         return {
             name: (len(each.requests), float(queues[each.number]))

@@ -1,4 +1,4 @@
-"""From changes of a replica's own tree to what the router must know of it."""
+"""The changes of a replica's own tree that a router must know."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ResidentPrefix(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Of what begins with `key` only the first `kept` tokens are resident."""
+    """A cut: of what begins with `key` only the first `kept` tokens are resident."""
 
     namespace: Namespace
     key: Key
@@ -48,7 +48,7 @@ class _LedgerNode:
 
 
 class TreeLedger:
-    """What is known of a replica's tree, by its nodes' ids; splits and merges change nothing."""
+    """A ledger of a replica's tree, by its nodes' ids; splits and merges change nothing."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, _LedgerNode] = {}
@@ -61,7 +61,7 @@ class TreeLedger:
         return self.update((), views)
 
     def update(self, removed: Iterable[int], views: Sequence[NodeView]) -> list[Change]:
-        """What a change means. Drops come first, each with where it ended before."""
+        """Translate a change. Drops come first, each with where it ended before."""
         stale = {*removed, *(view.id for view in views)} & self._nodes.keys()
         before = [(self._nodes[name].namespace, self._path(name)) for name in stale]
         for name in stale:

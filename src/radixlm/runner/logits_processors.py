@@ -1,5 +1,5 @@
-"""What a request does to its logits before a token is chosen: bias, penalties, forbidden stops,
-its grammar's mask.
+"""The changes that a request makes to its logits before a token is chosen: bias, penalties,
+forbidden stops, its grammar's mask.
 """
 
 from __future__ import annotations
@@ -144,7 +144,9 @@ _Arguments = namedtuple("_Arguments", "counters rows vocab logits stride places 
 
 @compiled(_Arguments)
 def forbid_kernel() -> Callable[[Any], None]:
-    """What does it on the CPU, row after row. places: of the rows among the logits, int64."""
+    """A kernel that forbids tokens on the CPU, row after row. places: of the rows among the logits,
+    int64.
+    """
 
     @inner
     def forbid_row(args: _Arguments, row: int) -> None:

@@ -101,14 +101,14 @@ def _joined(parts: Iterable[npt.NDArray[np.integer]], device: torch.device) -> T
 
 
 class Model(Protocol):
-    """What a model must be: one call that goes through all layers."""
+    """A model as the runner calls it: one call that goes through all layers."""
 
     @property
     def config(self) -> ModelConfig: ...
 
     @property
     def expansions(self) -> Sequence[Expansion]:
-        """Of each layer, where the pool keeps latents; else empty."""
+        """The matrices of each layer that expand latents, where the pool keeps them; else empty."""
 
     def forward(
         self,
@@ -209,7 +209,7 @@ class ModelRunner:
         return forward, plan, logits
 
     def _bytes_read(self, plan: AttentionPlan) -> int:
-        """Of keys and values, in all layers."""
+        """The bytes of keys and values that are read, in all layers."""
         layers = Counter(self._windows)
         tokens = sum(plan.within(w).kv_tokens_read * count for w, count in layers.items())
         return self._token_bytes * tokens // len(self._windows)
@@ -237,7 +237,9 @@ class ModelRunner:
 def _sampled(
     batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor
 ) -> tuple[list[int | None], dict[int, TokenLogprob]]:
-    """Of each row of the batch the token, and by row its log-probabilities where they are asked."""
+    """The token of each row of the batch, and by row its log-probabilities where they are asked
+    for.
+    """
     rows = [batch.rows[i] for i in forward.sampling]
     asked = [i for i, row in enumerate(rows) if row.request.params.logprobs is not None]
     masks = None

@@ -41,8 +41,8 @@ _NEWEST = 0.25
 
 
 def seconds_waited() -> Mapping[str, float]:
-    """By thread of this process, seconds that it was ready to run without a processor. Empty where
-    the kernel does not count them.
+    """The seconds by thread of this process in which it was ready to run without a processor. Empty
+    where the kernel does not count them.
     """
     waited = {}
     for task in _TASKS.iterdir() if _TASKS.is_dir() else ():

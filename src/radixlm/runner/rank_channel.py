@@ -1,4 +1,4 @@
-"""What rank 0 and another rank say to each other, and how each knows that the other is alive."""
+"""Messages between rank 0 and another rank, by which each also knows that the other is alive."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Rank:
         self.name += f" (process {self.process.pid})"
 
     def look(self) -> str:
-        """Why it can not go on; empty while it can. Once a tick."""
+        """The reason why it can not go on; empty while it can. Once a tick."""
         try:
             alive = self.heart.recv(1 << 12) != b""
         except BlockingIOError:
@@ -97,7 +97,7 @@ class Rank:
         return f"{self.name} ended with status {code}; the log above says why"
 
     def last_error(self) -> Mapping[str, Any] | None:
-        """Of one that has ended: the error that it has said, and nobody heard."""
+        """The error that a rank which has ended said, and nobody heard."""
         with suppress(EOFError, OSError):
             while True:
                 if "error" in (said := self.channel.heard()):
@@ -168,7 +168,7 @@ class RankProcesses:
             other.channel.send(message)
 
     def sound(self, slots: Tensor, *, in_windows: bool = False) -> int:
-        """As `KVPool.sound`, of the others' pools."""
+        """The least `KVPool.sound` of the others' pools."""
         asked = _SOUND_IN_WINDOWS if in_windows else _SOUND
         message = asked + slots.to(torch.int64).cpu().numpy().tobytes()
         for other in self._others:
@@ -181,7 +181,7 @@ class RankProcesses:
             raise EngineDeadError(self._reason)
 
     def failure(self, error: Exception) -> EngineDeadError:
-        """Why a step failed: a rank's end, where one has come to it."""
+        """The reason why a step failed: a rank's end, where one has come to it."""
         if self._lost.wait(_SECONDS_TO_KNOW):
             return EngineDeadError(self._reason)
         _logger.error("a step over all ranks failed", exc_info=error)
@@ -203,7 +203,7 @@ class RankProcesses:
         self._folder.cleanup()
 
     def _heard(self, other: Rank) -> Mapping[str, Any]:
-        """What one says while it starts."""
+        """The next message of a rank that starts."""
         try:
             said = other.channel.heard()
         except (EOFError, OSError):
@@ -213,7 +213,9 @@ class RankProcesses:
         return said
 
     def _failed(self, other: Rank) -> ConfigError | ModelError:
-        """Why the start has failed, when one is gone: this one may have been killed for another."""
+        """The reason why the start has failed, when one is gone: this one may have been killed for
+        another.
+        """
         if not self._lost.wait(_SECONDS_TO_KNOW) or self._first_lost is None:
             return ConfigError(f"{other.ended()}, while it started")
         for each in (self._first_lost, *self._others):

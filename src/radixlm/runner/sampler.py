@@ -202,7 +202,8 @@ def _argmax(logits: Tensor) -> Tensor:
 def token_logprobs(
     logits: Tensor, targets: Sequence[int], tops: Sequence[int]
 ) -> tuple[TokenLogprob, ...]:
-    """Of row i: log p of targets[i], and of its tops[i] most likely tokens, best first.
+    """Log-probabilities of row i: log p of targets[i], and of its tops[i] most likely tokens, best
+    first.
 
     logits: (rows, vocab) float32, as the model gave them: before temperature, bias or penalties.
     NaN where a row's are not finite. Equally likely tokens stand in the order of their ids. Works

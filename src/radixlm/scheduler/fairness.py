@@ -140,5 +140,5 @@ class DecodeTurns:
 
 
 def _cost(state: RequestState) -> int:
-    """What a request's next token costs, in tokens of a prompt."""
+    """The cost of a request's next token, in tokens of a prompt."""
     return 1 + state.n_tokens // CONTEXT_PER_TOKEN

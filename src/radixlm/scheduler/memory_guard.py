@@ -1,4 +1,4 @@
-"""Which requests memory lets in, and which give way when it is full."""
+"""A guard of memory: it lets requests in, and chooses those that give way when it is full."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class MemoryGuard:
 
     @property
     def expected_share(self) -> float:
-        """Of the output that a request is allowed, how much is reserved for it."""
+        """The share that is reserved of the output that a request is allowed."""
         return min(1.0, self._share * self._conservativeness)
 
     def next_step(self) -> None:
@@ -148,7 +148,7 @@ class MemoryGuard:
         self._occupied = True
 
     def reserved_for(self, state: RequestState) -> int:
-        """What a running request will still need."""
+        """The slots that a running request will still need."""
         given = state.lease.length if state.lease else 0
         return state.n_tokens - given + self._expected(state)
 

@@ -1,4 +1,6 @@
-"""What the prompts that wait, or are being computed, share: known before any of it is computed."""
+"""An index of the prefixes that prompts share which wait or are being computed: known before any of
+it is computed.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ class PromptIndex:
         return tree.insert(key, self._no_slots[: key.size], start=root).node
 
     def _take_out(self, state: RequestState) -> TreeNode:
-        """Where a request ends that does not wait any more; its lock is left."""
+        """Take out a request that does not wait any more, from where it ends; its lock is left."""
         place = self.places.pop(state)
         ends = self.ends[place]
         del ends[state]

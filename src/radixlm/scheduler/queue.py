@@ -156,7 +156,7 @@ class TenantQueue:
 
     @property
     def entries(self) -> int:
-        """What it keeps of those that wait, dead entries included."""
+        """The entries of those that wait, dead ones included."""
         return len(self._ranked) + len(self._returned) + len(self._fresh)
 
     def push(self, state: RequestState) -> None:

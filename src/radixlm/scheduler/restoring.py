@@ -197,8 +197,8 @@ class Restoring:
         return state.follows is not None
 
     def _limit(self, state: RequestState) -> int:
-        """Of how many tokens of a request blocks may be read. With windows no farther than it goes
-        on: what lies before an end that is beyond that has no use for it.
+        """The number of a request's tokens of which blocks may be read. With windows no farther
+        than it goes on: what lies before an end that is beyond that has no use for it.
         """
         whole = state.known.size
         if self._cache.windows is None:
@@ -206,8 +206,8 @@ class Restoring:
         return min(whole, state.max_match + self._cache.page_size)
 
     def _first(self, state: RequestState, upto: int) -> tuple[int, int]:
-        """Where the first block begins that is to be read, and from where on tokens need window
-        slots: what a request sees that goes on from there, if that is not resident.
+        """The begin of the first block that is to be read, and the first token that needs a window
+        slot: what a request sees that goes on from there, if that is not resident.
         """
         size, windows = self._tier.block_tokens, self._cache.windows
         if windows is None:
@@ -290,7 +290,7 @@ class Restoring:
         self._end(made)
 
     def _end(self, made: Restoration) -> None:
-        """Its slots are used no more; what has arrived stays in the cache."""
+        """End a restoration: its slots are used no more; what has arrived stays in the cache."""
         del self.under_way[made.ticket]
         self._tier.unlock(made.stored)
         self._room.stop_computing(made, made.lease.committed)
@@ -320,7 +320,7 @@ class Restoring:
             self._stop(made)
 
     def seconds_left(self) -> float | None:
-        """In how many seconds `tend` may have something to do; None while nothing is read."""
+        """The seconds until `tend` may have something to do; None while nothing is read."""
         if not self.under_way:
             return None
         return max(self._heard + self._patience() - self._clock.now(), GRACE / 2)
@@ -354,12 +354,12 @@ class Restoring:
         return self._seconds_to_read(tokens) < seconds + before / self.pace.computed
 
     def _comparison(self, tokens: int, gained: int) -> str:
-        """Why reading does not pay."""
+        """The reason why reading does not pay."""
         read, computed = self._seconds_to_read(tokens), gained / self.pace.computed
         return f"reading takes {1e3 * read:.1f} ms and computing {1e3 * computed:.1f} ms"
 
     def _seconds_to_read(self, tokens: int) -> float:
-        """With all that is being read before them."""
+        """The seconds to read tokens, with all that is being read before them."""
         ahead = sum(made.left for made in self.under_way.values())
         return (ahead + tokens) / self._rate()
 

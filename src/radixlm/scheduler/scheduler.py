@@ -1,4 +1,6 @@
-"""Which requests compute how many tokens in the next step, and what becomes of them."""
+"""The scheduler: which requests compute how many tokens in the next step, and what becomes of
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Parts = dict[RequestState, Slots]
 
 
 class Plan(NamedTuple):
-    """What running requests are to compute in a step.
+    """A plan of what running requests compute in a step.
 
     decoding: those that decode, each with its tokens. prompts: the others, in their turns.
     budget: tokens for these, and for prompts that are admitted.
@@ -90,12 +92,12 @@ class Scheduler:
 
     @property
     def running(self) -> Collection[RequestState]:
-        """Those that run, in order of their admission; live, not a copy."""
+        """The requests that run, in order of their admission; live, not a copy."""
         return self._running.values()
 
     @property
     def waiting(self) -> Collection[RequestState]:
-        """Those that wait, in order of their arrival; live, not a copy."""
+        """The requests that wait, in order of their arrival; live, not a copy."""
         return self.waiting_room.states
 
     @property
@@ -192,7 +194,7 @@ class Scheduler:
         return news
 
     def _plan(self, held: Container[str], *, admits: bool) -> Plan:
-        """Which running requests go on in this step, which may admit others, or not."""
+        """Plan which running requests go on in this step, which may admit others, or not."""
         prompts = self._prompts()
         running = self._running.items()
         decoding = [state for name, state in running if state.decodes and name not in held]

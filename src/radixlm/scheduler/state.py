@@ -65,8 +65,8 @@ class Counters:
 
 
 class Leader(Protocol):
-    """Whose tokens enter the cache one after the other, so that waiting requests may follow it: a
-    request that computes its prompt, or a restoration that reads stored blocks.
+    """A leader: its tokens enter the cache one after the other, so that waiting requests may follow
+    it. It is a request that computes its prompt, or a restoration that reads stored blocks.
 
     known: its tokens. prefill_end: those up to here are followed, committed: in the cache so far.
     computing: it has not ended yet.
@@ -195,7 +195,7 @@ class RequestState:
 
     @property
     def running_lease(self) -> Lease:
-        """Its lease. Raises CacheError while it does not run."""
+        """The lease of a request. Raises CacheError while it does not run."""
         if self.lease is None:
             raise CacheError(f"request {self.request.request_id} does not run")
         return self.lease
@@ -230,7 +230,7 @@ class RequestState:
         *,
         first: bool = False,
     ) -> RequestOutput:
-        """What a step gave it. first: these are its first tokens."""
+        """The output of a step for it. first: these are its first tokens."""
         return RequestOutput(
             request_id=self.request.request_id,
             text=new.text,
@@ -252,7 +252,7 @@ class RequestState:
 
 
 def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
-    """What a running request does in a step: compute the next tokens into `slots`."""
+    """The row of a running request in a step: compute the next tokens into `slots`."""
     stop = state.computed + slots.size
     remaps, state.remaps = tuple(state.remaps), []
     return ScheduledRow(

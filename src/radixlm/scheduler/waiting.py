@@ -1,4 +1,6 @@
-"""Which waiting request is next; a prefix that another computes is waited for, not computed."""
+"""The room of waiting requests, and which of them is next; a prefix that another computes is waited
+for, not computed.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ class WaitingRoom:
         return None
 
     def match(self, state: RequestState) -> Match:
-        """What the cache holds of a waiting request; matched once, as long as the tree stays."""
+        """The match of a waiting request in the cache; matched once, as long as the tree stays."""
         if self._found is not None:
             found, match = self._found
             if found is state and match.version == self.cache.tree.version:
@@ -150,7 +152,9 @@ class WaitingRoom:
             del self.followers[leader]
 
     def _raise(self, state: RequestState, cached: int) -> None:
-        """More of a waiting request may be in the cache now, or it does not follow any more."""
+        """Look at a waiting request again: more of it may be in the cache now, or it does not
+        follow any more.
+        """
         limit = self.cache.round_down(min(cached, state.max_match))
         state.cached = max(state.cached, limit)
         self._queue.rank(state)

@@ -106,7 +106,9 @@ def create_app(
 
 
 def _documented(service: Service, routes: Sequence[Route]) -> Callable[[], dict[str, Any]]:
-    """What gives /openapi.json, which names the adapters that are loaded, and lengths that fit."""
+    """The function that gives /openapi.json, which names the adapters that are loaded, and lengths
+    that fit.
+    """
 
     @lru_cache(maxsize=1)
     def document_for(served: Served) -> dict[str, Any]:

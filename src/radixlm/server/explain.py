@@ -54,7 +54,7 @@ class Hinted(TypedDict):
 
 
 async def _generation_of(request: Request, body: bodies.ExplainBody) -> Generation:
-    """What the body's own route would run."""
+    """The generation that the body's own route would run."""
     service, tenant = service_of(request), tenant_of(request)
     match body:
         case bodies.ExplainChat():
@@ -95,7 +95,7 @@ router = APIRouter(route_class=Route)
 async def explain(
     request: Request, body: Annotated[bodies.ExplainBody, ReadAs(bodies.explain_body)]
 ) -> Response:
-    """Why a prompt would miss now; it is not run, and leaves no trace.
+    """Explain why a prompt would miss now; it is not run, and leaves no trace.
 
     The body is that of a request to any route that computes a prompt. Only the request's own
     namespace is looked into; across_namespaces is for admins.
@@ -150,7 +150,7 @@ async def hint(
 
 @router.get("/cache/advice", response_model=Advice)
 async def advice(request: Request) -> Response:
-    """What the last prompts had to compute, by cause and place, and what to do about it.
+    """Report what the last prompts had to compute, by cause and place, and what to do about it.
 
     Of the same key's requests only; with an admin's key, or where there are no keys, of all.
     """

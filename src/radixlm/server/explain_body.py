@@ -1,4 +1,4 @@
-"""What POST /cache/explain takes: the body of any route that computes a prompt."""
+"""The bodies of POST /cache/explain: those of any route that computes a prompt."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class ExplainChat(ChatBody, AcrossFields):
 
 
 class ExplainCompletion(CompletionBody, AcrossFields):
-    """As /v1/completions takes it: what has a prompt."""
+    """A body of /v1/completions: it has a prompt."""
 
     route: Literal["/v1/completions"] | None = None
 
 
 class ExplainResponse(ResponseBody, AcrossFields):
-    """As /v1/responses takes it: what has an input, or continues a response."""
+    """A body of /v1/responses: it has an input, or continues a response."""
 
     route: Literal["/v1/responses"] | None = None
 
 
 class ExplainMessages(MessagesBody, AcrossFields):
-    """As /v1/messages takes it. It must say so: the same messages may be a chat's, and make another
+    """A body of /v1/messages. It must say so: the same messages may be a chat's, and make another
     prompt there.
     """
 
@@ -47,7 +47,7 @@ class ExplainMessages(MessagesBody, AcrossFields):
 
 
 class ExplainGenerate(GenerateBody, AcrossFields):
-    """As /generate takes it: what has a text or input_ids."""
+    """A body of /generate: it has a text or input_ids."""
 
     route: Literal["/generate"] | None = None
 

@@ -188,7 +188,9 @@ async def end_with(engine: AsyncEngine, server: uvicorn.Server) -> None:
 
 @contextlib.contextmanager
 def stored_responses(settings: ServerConfig) -> Iterator[ResponseStore]:
-    """Those of earlier servers too, where there is a file. Raises ConfigError."""
+    """The stored responses, those of earlier servers too, where there is a file. Raises
+    ConfigError.
+    """
     store = ResponseStore.from_config(settings)
     try:
         store.fail_open(lost)
@@ -279,7 +281,7 @@ def _size(nbytes: float) -> str:
 
 
 def pool_warning(limits: Limits) -> str | None:
-    """What to warn of where no useful prompt fits into the pool; else None."""
+    """The warning where no useful prompt fits into the pool; else None."""
     if limits.longest >= min(_USEFUL_TOKENS, limits.context_length):
         return None
     return (
@@ -290,7 +292,7 @@ def pool_warning(limits: Limits) -> str | None:
 
 
 def _address(listener: socket.socket, config: ServerConfig) -> tuple[str, str, str]:
-    """Where the server listens, its URL, and a curl that reaches it."""
+    """The address where the server listens, its URL, and a curl that reaches it."""
     scheme = "http" if config.ssl_certfile is None else "https"
     tool = "curl" if config.ssl_certfile is None else "curl -k"
     if config.uds is None:

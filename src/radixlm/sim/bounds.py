@@ -1,5 +1,5 @@
-"""What no policy could have passed: hit rates in hindsight, for the order in which a run's requests
-were admitted.
+"""Bounds that no policy could have passed: hit rates in hindsight, for the order in which a run's
+requests were admitted.
 
     no limit      a cache that keeps everything
     clairvoyant   the tokens that are used again soonest are kept; a policy that sees the future
@@ -95,7 +95,7 @@ class _Access:
 
 
 class _Paths:
-    """What requests share, as a tree whose parts no request ever saw in part.
+    """The tree of what requests share, whose parts no request ever saw in part.
 
     sizes: units of each part. above: the part before it, -1 for none.
     """
@@ -130,7 +130,9 @@ class _Paths:
             self.accesses.append(_Access(listed[low:high], int(mid - low), each.prefixes.size))
 
     def next_uses(self) -> list[list[float]]:
-        """For each part of each access, the number of the access that asks for it again."""
+        """The next use of each part of each access: the number of the access that asks for it
+        again.
+        """
         coming = [inf] * len(self.sizes)
         found = []
         for number in range(len(self.accesses) - 1, -1, -1):
@@ -179,7 +181,7 @@ def _clairvoyant(paths: _Paths, room: int) -> int:
 
 
 def _classes(paths: _Paths) -> Iterator[list[int]]:
-    """Of each access its parts' classes after it: how often they were found, how many requests
+    """The classes of each access's parts after it: how often they were found, how many requests
     built on one another up to there, and how long the request was.
     """
     hits, turns = [-1] * len(paths.sizes), [0] * len(paths.sizes)

@@ -1,4 +1,4 @@
-"""What steps of a model take on this machine, measured through a whole engine."""
+"""The times of a model's steps on this machine, measured through a whole engine."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Calibration:
         return self._engine.info.vocab_size
 
     def _run(self, prompts: Sequence[Key], out: int) -> list[float]:
-        """When the first one's tokens came, in seconds since all were submitted."""
+        """The times when the first one's tokens came, in seconds since all were submitted."""
         params = SamplingParams(max_tokens=out, temperature=0.0, ignore_eos=True)
         requests = [self._engine.request(prompt, params) for prompt in prompts]
         began = time.perf_counter()
@@ -119,7 +119,7 @@ class Calibration:
 
 
 def _fastest(passes: Iterable[Sequence[Timed]]) -> tuple[Timed, ...]:
-    """Of each step."""
+    """The fastest time of each step."""
     return tuple(map(min, zip(*passes, strict=True)))
 
 

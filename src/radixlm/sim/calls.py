@@ -1,4 +1,4 @@
-"""What a trace is made of: sessions of calls; and what was wrong with it."""
+"""The sessions of calls that a trace is made of, and what was wrong with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ class TraceSession:
 
 
 class Problems:
-    """What was left out of a trace, and why: the first ones with their lines, all counted."""
+    """The lines that were left out of a trace, and why: the first ones with their lines, all
+    counted.
+    """
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

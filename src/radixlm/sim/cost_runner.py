@@ -13,8 +13,8 @@ from radixlm.sim.costs import Costs
 
 
 class World(Protocol):
-    """What the runner may know of what is around it. room: slots that may be had. next_arrival: by
-    the clock, infinite where none is known.
+    """The surroundings that a runner may know. room: slots that may be had. next_arrival: by the
+    clock, infinite where none is known.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""What a step takes on some machine, by measured tables."""
+"""The time of a step on some machine, by measured tables."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Costs:
         return _between(self._products, new) + max(more, 0.0) + read
 
     def written(self) -> str:
-        """As JSON, for `read_costs`."""
+        """The tables as JSON, for `read_costs`."""
         return json.dumps(asdict(self), indent=1)
 
     @cached_property
@@ -121,8 +121,8 @@ class Costs:
 
 
 def _rates(timed: Sequence[Timed], nearest: Sequence[Timed]) -> Points:
-    """By size, seconds for a new token and one before it: the line through what was measured with
-    more context than the nearest of that size.
+    """The seconds by size, for a new token and one before it: the line through what was measured
+    with more context than the nearest of that size.
     """
     found = []
     for near in nearest:
@@ -139,8 +139,8 @@ def _rates(timed: Sequence[Timed], nearest: Sequence[Timed]) -> Points:
 
 
 def _between(points: Points, size: float, *, grows: bool = True) -> float:
-    """On the lines between them; below the first it is that one, beyond the last in proportion, or
-    as the last where it does not grow.
+    """The value on the lines between them; below the first it is that one, beyond the last in
+    proportion, or as the last where it does not grow.
     """
     (first, least), (last, most) = points[0], points[-1]
     if size <= first:
@@ -153,7 +153,7 @@ def _between(points: Points, size: float, *, grows: bool = True) -> float:
 
 
 def read_costs(path: Path) -> Costs:
-    """What `written` gave. Raises ConfigError for anything else."""
+    """Read what `written` gave. Raises ConfigError for anything else."""
     try:
         fields = json.loads(read_text(path))
         prefill, decode = (

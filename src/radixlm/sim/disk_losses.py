@@ -1,6 +1,4 @@
-"""What prompts had to have computed although it had been computed before, and why the disk did not
-help.
-"""
+"""The tokens that prompts had to have computed again, and why the disk did not help."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from radixlm.core.misses import MissReport
 
 @dataclass(slots=True)
 class DiskLosses:
-    """Of prompts in blocks of `block` tokens, by their whole paths. Sizes in tokens.
+    """The losses of prompts in blocks of `block` tokens, by their whole paths. Sizes in tokens.
 
     stored_computed: were on disk, and computed all the same: that was faster, or there was no room
     to read them into. unwritten: were evicted before they had been written. dropped: had to leave
@@ -27,7 +25,7 @@ class DiskLosses:
     _written: set[int] = field(default_factory=set)
 
     def names(self, tokens: Key, namespace: bytes) -> list[int]:
-        """Of a path's whole blocks. O(tokens)."""
+        """The names of a path's whole blocks. O(tokens)."""
         size, name, names = self.block, hash(namespace), []
         for start in range(0, tokens.size - size + 1, size):
             name = hash((name, tokens[start : start + size].tobytes()))

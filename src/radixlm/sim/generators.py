@@ -32,7 +32,7 @@ class Maker:
         self._calls = 0
 
     def tokens(self, low: int, high: int = 0) -> Key:
-        """As many as `low`, or from `low` to `high`."""
+        """Draw a number of tokens: `low`, or from `low` to `high`."""
         size = self.size(low, high)
         return self.random.integers(0, self._vocabulary, size, dtype=np.int32)
 
@@ -55,7 +55,7 @@ class Maker:
         return TraceCall(prompt, answer, gap=gap, hint=hint, where=where)
 
     def session(self, *calls: TraceCall) -> TraceSession:
-        """It comes some time after the one before."""
+        """A session, some time after the one before."""
         self._now += self.pause(1 / RATE)
         return TraceSession(calls, self._now)
 

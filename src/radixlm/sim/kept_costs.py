@@ -27,7 +27,7 @@ FLAGS = (
 
 
 def costs_path(config: EngineConfig, folder: Path = FOLDER) -> Path:
-    """Where this model's are kept, as it would be run on this machine."""
+    """The path where this model's costs are kept, as it would be run on this machine."""
     model = "" if config.model is None else str(Path(config.model).resolve())
     flags = [str(getattr(config, name)) for name in FLAGS]
     parts = (model, *flags, processor(), str(os.cpu_count()))

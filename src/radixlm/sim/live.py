@@ -30,14 +30,16 @@ MOST_BYTES = 32 * 2**20
 
 
 class Heard(NamedTuple):
-    """What is known of an answer so far. tokens: all of them; cached: of the prompt's."""
+    """The part of an answer that has come so far. tokens: all of them; cached: of the prompt's."""
 
     tokens: Sequence[int]
     cached: int
 
 
 class Target(Protocol):
-    """Who answers: exactly as many tokens as are asked for. Raises OSError, ValueError."""
+    """A server that answers with exactly as many tokens as are asked for. Raises OSError,
+    ValueError.
+    """
 
     def ask(self, prompt: Key, out: int) -> AsyncIterator[Heard]: ...
 
@@ -68,7 +70,7 @@ class ServerTarget:
 
 
 def client_of(url: str, api_key: str | None) -> httpx.AsyncClient:
-    """For `ServerTarget`: as many connections as there are calls at a time."""
+    """A client for `ServerTarget`: as many connections as there are calls at a time."""
     return httpx.AsyncClient(
         base_url=url,
         headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
@@ -96,7 +98,7 @@ class Player:
     seconds: float = 0.0
 
     async def run(self, sessions: Iterable[TraceSession]) -> None:
-        """To the last answer. O(sessions that are under way) memory."""
+        """Run to the last answer. O(sessions that are under way) memory."""
         began, free = time.perf_counter(), asyncio.Semaphore(self.users)
         async with asyncio.TaskGroup() as group:
             for session in sessions:
@@ -194,7 +196,7 @@ def played(
     users: int,
     done: Callable[[], object] = lambda: None,
 ) -> Done:
-    """What came of a trace at a server. Raises ConfigError where none answers."""
+    """Play a trace to a server; return its outcome. Raises ConfigError where none answers."""
 
     async def play() -> Done:
         async with client_of(url, api_key) as client:

@@ -15,8 +15,8 @@ _TICKET = 1
 
 
 class MachineRouting(Protocol):
-    """Which machine takes a call. `began`: it has its first token; `ended`: after that many tokens,
-    None where it was refused.
+    """A way to choose the machine that takes a call. `began`: it has its first token; `ended`:
+    after that many tokens, None where it was refused.
     """
 
     def choose(self, name: str, call: TraceCall, /) -> Machine: ...

@@ -1,4 +1,4 @@
-"""What came of a trace with some settings, and runs of many settings side by side."""
+"""Outcomes of a trace with some settings, and runs of many settings side by side."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SimRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one run. Sizes in tokens; where a token stands for a block, in the block's.
+    """The outcome of one run. Sizes in tokens; where a token stands for a block, in the block's.
 
     left_out: lines and calls with which something was wrong. queued_ms: from arrival to the first
     step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:

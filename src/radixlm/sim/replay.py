@@ -51,8 +51,8 @@ class _UnderWay:
 
 @dataclass(slots=True)
 class Times:
-    """Of calls that ended, in seconds: from arrival to the first token, between tokens, and from
-    arrival to the first step.
+    """The times of calls that ended, in seconds: from arrival to the first token, between tokens,
+    and from arrival to the first step.
     """
 
     first: array[float] = field(default_factory=lambda: array("d"))
@@ -118,12 +118,12 @@ class Replay:
 
     @property
     def capacity(self) -> int:
-        """Of all replicas."""
+        """The capacity of all replicas."""
         return sum(machine.core.cache.capacity for machine in self.machines)
 
     @property
     def seconds(self) -> float:
-        """From the trace's begin to the last answer."""
+        """Seconds from the trace's begin to the last answer."""
         return max(machine.clock.now() for machine in self.machines)
 
     def run(self, sessions: Iterable[TraceSession]) -> None:
@@ -149,7 +149,7 @@ class Replay:
             heappush(self._busy, (machine.clock.now(), place, outputs))
 
     def _next_event(self) -> float:
-        """When a call comes, or another machine steps, at the earliest."""
+        """The earliest time at which a call comes, or another machine steps."""
         return min((events[0][0] for events in (self._due, self._busy) if events), default=inf)
 
     def _look_ahead(self) -> None:
@@ -240,8 +240,8 @@ class Replay:
 
 
 def _request(name: str, call: TraceCall, limits: Limits) -> GenerateRequest:
-    """Where its answer may have had more tokens, its last one ends it, as an end of text does.
-    Raises RequestTooLargeError.
+    """The request of a call. Where its answer may have had more tokens, its last one ends it, as an
+    end of text does. Raises RequestTooLargeError.
     """
     tokens, last = call.answer.size, int(call.answer[-1])
     ends = call.max_tokens > tokens and last not in call.answer[:-1]

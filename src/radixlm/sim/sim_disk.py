@@ -52,7 +52,7 @@ class SimDisk:
         self._tiering: Tiering | None = None
 
     def tiering(self, cache: RadixCache, room: WaitingRoom) -> Tiering:
-        """For the engine's core."""
+        """The tiering for the engine's core."""
         tier = cache.add_store(Place.DISK, self._block, self._room)
         store = Store(tier, self, self._policy, Pace(self._rate))
         self._tiering = Tiering(cache, room, [store], self._clock)
@@ -60,12 +60,12 @@ class SimDisk:
 
     @property
     def next_read(self) -> float:
-        """When the next block of a read, or of what is before it, has been moved."""
+        """The time when the next block of a read, or of what is before it, has been moved."""
         return self._ready if self._reads or isinstance(self._job, Read) else inf
 
     @property
     def until(self) -> float:
-        """Until when nothing changes, where nothing can be computed."""
+        """The time until which nothing changes, where nothing can be computed."""
         seconds = None if self._tiering is None else self._tiering.seconds_left()
         patience = inf if seconds is None else self._clock.now() + max(seconds, _LEAST)
         return min(self._ready, patience)

@@ -74,14 +74,14 @@ class Machine:
         return outputs
 
     def rest(self, until: float) -> None:
-        """Where there is nothing to do, let the time pass."""
+        """Let the time pass where there is nothing to do."""
         if not self.core.has_work:
             self._rested = True
             if until > self.clock.now():
                 self._wait(until)
 
     def _wait(self, until: float) -> None:
-        """Nothing is computed meanwhile; the disk works."""
+        """Wait: nothing is computed meanwhile; the disk works."""
         while self.disk is not None and self.disk.until < until:
             self.clock.advance(max(self.disk.until - self.clock.now(), 0.0))
             self.disk.work()

@@ -70,7 +70,7 @@ def _title(first: Outcome) -> str:
 
 
 def _same(first: Outcome, varied: Sequence[str]) -> str:
-    """What no row says."""
+    """The settings that all rows have."""
     return ", ".join(
         f"{title} {getattr(first, name)}"
         for name, (title, _) in _SETTINGS.items()

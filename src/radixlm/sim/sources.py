@@ -1,4 +1,4 @@
-"""Where the sessions of a run come from, as a value that another process can open."""
+"""Sources of a run's sessions, as a value that another process can open."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TraceSource:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Of an opened source. scale: tokens that one of a prompt stands for."""
+    """The sessions of an opened source. scale: tokens that one of a prompt stands for."""
 
     all: Iterable[TraceSession]
     limit: int | None

@@ -45,7 +45,9 @@ _MOST_ID = 2**31 - 1
 
 
 class BadLineError(ValueError):
-    """Why a line is left out. kind: the same for all that are alike; detail: what this one has."""
+    """An error in a line, which is left out. kind: the same for all that are alike; detail: what
+    this one has.
+    """
 
     def __init__(self, kind: str, detail: str = "") -> None:
         super().__init__(f"{kind}: {detail}")
@@ -117,7 +119,9 @@ class TraceFile:
         return tokens[:length], out
 
     def _exact(self) -> Iterator[TraceSession]:
-        """Of lines that each have a time, or go on a while after the end of the one before."""
+        """The calls of lines that each have a time, or go on a while after the end of the one
+        before.
+        """
         at, calls = None, list[TraceCall]()
         for where, fields in objects(self.path, self.problems):
             goes_on = "gap" in fields
@@ -139,7 +143,7 @@ class TraceFile:
 
 
 def _in_order(sessions: Iterable[TraceSession]) -> Iterator[TraceSession]:
-    """By time, as far as one can look ahead; those without any as they come."""
+    """Put calls in order of time, as far as one can look ahead; those without any as they come."""
     ahead: list[tuple[float, int, TraceSession]] = []
     tokens = 0
     for number, session in enumerate(sessions):
@@ -174,7 +178,7 @@ def objects(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any
 
 
 def format_of(path: Path) -> Format:
-    """By the first line that shows it. Raises ConfigError."""
+    """The format of a trace, by the first line that shows it. Raises ConfigError."""
     try:
         for _, fields in objects(path, Problems()):
             for mark, name in _MARKS.items():
@@ -230,7 +234,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _seconds(fields: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Of milliseconds."""
+    """Seconds of milliseconds."""
     value = fields.get(name, default)
     if not _is_number(value) or not -MOST_MS <= value <= MOST_MS:
         raise BadLineError(f"{name} is no number up to {MOST_MS:,}", f"{value!r:.40}")

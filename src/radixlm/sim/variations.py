@@ -1,4 +1,6 @@
-"""What would pay: one setting changed at a time, and what each brings."""
+"""Variations of settings and what would pay: one setting changed at a time, and what each
+brings.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def variations(run: SimRun, disk_rate: float) -> Iterator[Variation]:
 
 
 class Gain(NamedTuple):
-    """What a variation brings. points: of the hit rate, in percent. faster: how much less the time
+    """The gain of a variation. points: of the hit rate, in percent. faster: how much less the time
     to the first token is, the mean of median and 99th percentile; 0.5 is half.
     """
 
@@ -79,7 +81,7 @@ class Gain(NamedTuple):
 
 
 def gains(base: Outcome, texts: Sequence[str], outcomes: Sequence[Outcome]) -> list[Gain]:
-    """Of each variation, the best first."""
+    """The gains of each variation, the best first."""
     found = [
         Gain(text, 100 * (each.hit_rate - base.hit_rate), _faster(base, each), each)
         for text, each in zip(texts, outcomes, strict=True)

@@ -34,7 +34,7 @@ class Compiled:
     size: int
 
     def matcher(self) -> Matcher:
-        """For a new answer. O(size of the grammar), some microseconds."""
+        """A matcher for a new answer. O(size of the grammar), some microseconds."""
         return Matcher(self.start.deep_copy())
 
 

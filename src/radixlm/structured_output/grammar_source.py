@@ -1,4 +1,4 @@
-"""From a grammar's text to the source that llguidance compiles.
+"""The source that llguidance compiles, made from a grammar's text.
 
 JSON schemas are changed where llguidance (1.9.1) would not keep to them, and limited where they set
 no limit, since a weak model would write keys without end. Every change leaves fewer answers than
@@ -272,7 +272,9 @@ def _few_keys(schema: Mapping[str, Any], value: Mapping[str, Any]) -> dict[str, 
 
 
 def _check_integers(value: Any) -> None:
-    """It reads numbers as doubles: of 9007199254740993 it made 9007199254740992."""
+    """Refuse integers that llguidance would change, since it reads numbers as doubles: of
+    9007199254740993 it made 9007199254740992.
+    """
     parts: Iterable[Any] = ()
     if isinstance(value, int) and not _exact(value):
         raise GrammarError(
@@ -367,7 +369,7 @@ def mended_pattern(pattern: str) -> str:
 
 
 def _class_end(pattern: str, start: int) -> int:
-    """Where the class ends that begins at `start`; a bracket that comes first is part of it."""
+    """The end of the class that begins at `start`; a bracket that comes first is part of it."""
     at = start + 1
     at += pattern[at : at + 1] == "^"
     at += pattern[at : at + 1] == "]"

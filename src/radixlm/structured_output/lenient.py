@@ -1,5 +1,6 @@
-"""What can be followed of a JSON schema that need not be followed whole, as that of a tool which is
-not strict. The rest is passed over: more answers are allowed than the schema does, never none.
+"""The part of a JSON schema that can be followed, where it need not be followed whole, as that of a
+tool which is not strict. The rest is passed over: more answers are allowed than the schema does,
+never none.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Lenient:
         return made
 
     def _plain(self, said: dict[str, Any]) -> dict[str, Any]:
-        """What a schema says without others: all of it, else each part that can be followed."""
+        """A schema without references to others: all of it, else each part that can be followed."""
         if self._can(said):
             return said
         kind = (

@@ -200,7 +200,7 @@ def try_first_tokens(matcher: LLMatcher) -> None:
 
 
 def _reason_of(matcher: LLMatcher) -> str | None:
-    """Why a matcher cannot go on, in one line; None when it can."""
+    """The reason why a matcher cannot go on, in one line; None when it can."""
     return one_line(matcher.get_error()) if matcher.is_error() else None
 
 
@@ -247,11 +247,11 @@ class Matcher:
 
     @property
     def error(self) -> str | None:
-        """Why the grammar cannot be followed any further, None when it can."""
+        """The reason why the grammar cannot be followed any further, None when it can."""
         return self._broken or _reason_of(self.state)
 
     def give_up(self, error: BaseException) -> None:
-        """It broke: from now on it cannot be followed."""
+        """Give up a matcher that broke: from now on it cannot be followed."""
         self._broken = f"{type(error).__name__}: {error}"
 
     def accept(self, tokens: Sequence[int]) -> bool:

@@ -1,4 +1,4 @@
-"""Where schemas stand in a JSON schema."""
+"""The places of schemas within a JSON schema."""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ _STACK = 1 << 20
 
 
 class Tried(NamedTuple):
-    """What llguidance compiles, and the bytes that it then holds, as far as the system says."""
+    """A grammar that llguidance compiles, and the bytes that it then holds, as far as the system
+    says.
+    """
 
     source: str
     size: int

@@ -44,12 +44,12 @@ class Deployed:
         return self.client.post("/v1/completions", json=body | fields)
 
     def replicas(self) -> dict[str, dict[str, Any]]:
-        """Those that report, by name."""
+        """The replicas that report, by name."""
         found = self.client.get("/router/replicas").json()["replicas"]
         return {each["replica"]: each for each in found if each["is_healthy"]}
 
     def pids(self, name: str) -> list[int]:
-        """Its processes whose titles have this in them."""
+        """The processes whose titles have this in them."""
         parents, titles = {}, {}
         for folder in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
@@ -96,7 +96,7 @@ def serving(command: str, *flags: str) -> Iterator[Deployed]:
 
 
 def _heard(process: subprocess.Popen[bytes], said: IO[str]) -> str:
-    """What it says until it is ready, or has ended."""
+    """The lines that it prints until it is ready, or has ended."""
     text = ""
     while "RadixLM serves" not in text and process.poll() is None:
         time.sleep(0.1)
@@ -105,7 +105,7 @@ def _heard(process: subprocess.Popen[bytes], said: IO[str]) -> str:
 
 
 def until(holds: Callable[[], bool], seconds: float) -> float | None:
-    """In how many seconds it holds; None where it does not."""
+    """Wait until it holds; the seconds that took, None where it does not."""
     begun = time.monotonic()
     while time.monotonic() - begun < seconds:
         with suppress(httpx.HTTPError, KeyError, ValueError):

@@ -57,8 +57,8 @@ class FakeRunner:
         return StepResult(tuple(tokens))
 
     def pack(self, slots: Slots, windows: Slots) -> list[npt.NDArray[np.uint64]]:
-        """What these slots hold, and these window slots, where there are some; a copy, as a store
-        keeps it. windows: as in a Transfer, of a block.
+        """The content of these slots, and of these window slots, where there are some; a copy, as a
+        store keeps it. windows: as in a Transfer, of a block.
         """
         kept = [self._memory[slots]]
         return [*kept, self._window_memory[windows]] if (windows >= 0).any() else kept
@@ -107,7 +107,7 @@ class FakeRunner:
 
 
 def _allowed(batch: ScheduledBatch, vocab_size: int) -> dict[int, npt.NDArray[np.int64]]:
-    """By the place of a row that has a mask: the tokens that it allows."""
+    """The tokens that each row's mask allows, by the row's place."""
     if batch.masks is None:
         return {}
     bits = batch.masks.bits.result().view(np.uint8)

@@ -144,8 +144,8 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Greedy:
-    """What transformers generates: (prompts, steps) tokens, and the gap between the two best
-    logits of each step.
+    """Answers of transformers: (prompts, steps) tokens, and the gap between the two best logits of
+    each step.
     """
 
     tokens: list[list[int]]
@@ -199,7 +199,9 @@ def make_checkpoint(
 
 
 def _config(architecture: str, fields: Mapping[str, Any]) -> Any:
-    """Of one that we have, or of any that transformers has, by its `model_type`."""
+    """The config of an architecture that we have, or of any that transformers has, by its
+    `model_type`.
+    """
     kind = ARCHITECTURES.get(architecture)
     if kind is not None:
         return kind(**fields)
@@ -228,7 +230,7 @@ def reference_logits(
 
 @torch.inference_mode()
 def greedy(model: Any, prompts: Sequence[Sequence[int]], steps: int) -> Greedy:
-    """What transformers' `model` says after each prompt, one at a time."""
+    """The greedy answers of transformers' `model` to each prompt, one at a time."""
     tokens, gaps = [], []
     for prompt in prompts:
         ids = torch.tensor([list(prompt)])

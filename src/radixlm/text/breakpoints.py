@@ -1,4 +1,4 @@
-"""Where the end of a message, of a call or of a tool lies in a prompt, in characters and tokens.
+"""The ends of messages, calls and tools in a prompt, in characters and tokens.
 
 The messages are rendered once more with a mark after each of these, and the marks show where they
 end. What a template does with the text around (trimming it, say) may differ then, so a place counts
@@ -55,7 +55,7 @@ def with_marks(
 
 
 def ends_in(text: str, marked: str, marks: Sequence[str]) -> dict[str, int]:
-    """For each mark that `marked` holds once, in order: the characters of `text` in front of it."""
+    """Count the characters of `text` in front of each mark that `marked` holds once, in order."""
     found: dict[str, int] = {}
     places = sorted((marked.find(mark), mark) for mark in marks if marked.count(mark) == 1)
     for place, mark in places:
@@ -67,7 +67,7 @@ def ends_in(text: str, marked: str, marks: Sequence[str]) -> dict[str, int]:
 
 
 def tokens_within(tokenizer: Tokenizer, key: Key, text: str, places: Sequence[int]) -> list[int]:
-    """For each place in a key's text, how many of its tokens lie wholly in front of it.
+    """Count the tokens of a key that lie wholly in front of each place in its text.
 
     places: in characters. Where the tokens do not spell the text, as with a tokenizer that
     normalizes it, these are the tokens that the key shares with the text up to there alone.

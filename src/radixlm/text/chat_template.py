@@ -123,7 +123,8 @@ class ChatTemplate:
         continue_final_message: bool = False,
         **kwargs: Any,
     ) -> str:
-        """As `render`, with whatever the template refuses or leaves out fitted to it: see `Fit`.
+        """Render as `render` does, with whatever the template refuses or leaves out fitted to it:
+        see `Fit`.
 
         described: the template writes tools, calls and results; else they are text. calls: how
         they are written where they are text.
@@ -174,7 +175,7 @@ class ChatTemplate:
         return text
 
     def fit(self, *, described: bool, tools: bool) -> Fit:
-        """What is done to conversations with tools or without; found when it is first needed."""
+        """The changes to conversations with tools or without; found when it is first needed."""
         known = self._fits.get((described, tools))
         if known is None:
             known = find_fit(self._probe, described=described, tools=tools)

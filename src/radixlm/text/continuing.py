@@ -49,7 +49,7 @@ def continued(write: Write, messages: Sequence[Json]) -> str:
 
 
 def _by_template(write: Write, others: Sequence[Json], last: Json) -> Iterator[str]:
-    """What the template makes of it: to the end of the text, and to its beginning."""
+    """The template's own rendering of it: to the end of the text, and to its beginning."""
     mark = uuid.uuid4().hex
     text = last["content"]
     thinks = not text and bool(last.get("reasoning_content"))

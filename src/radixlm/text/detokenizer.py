@@ -139,7 +139,7 @@ class DecodedText(NamedTuple):
 
 
 class NoText:
-    """In place of a Detokenizer, where nobody wants text."""
+    """A stand-in for a Detokenizer where nobody wants text."""
 
     def push(self, token: int) -> DecodedText:  # noqa: ARG002
         return DecodedText("")
@@ -220,7 +220,7 @@ class Detokenizer:
         return piece if piece.stop is not None else DecodedText(piece.text + self._held)
 
     def _scanned(self, fresh: str) -> DecodedText:
-        """What is certain with `fresh`, which comes next."""
+        """The text that is certain with `fresh`, which comes next."""
         if self._scanner is None:
             return DecodedText(fresh)
         self._unread.append((fresh, self._pushed >= self._min_tokens))

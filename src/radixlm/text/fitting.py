@@ -48,7 +48,7 @@ _Step = Callable[[Sequence[Json]], Iterable[Json]]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a template wants done to conversations; by default nothing.
+    """The changes that a template wants of conversations; by default none.
 
     empty_answer: which of NO_TEXT stands for an answer without text.
     described_in_schema: it writes the parameters of tools, but not what they are for.
@@ -84,7 +84,7 @@ class Fit:
 
 
 class Fitted(NamedTuple):
-    """What a template is given; each message is still to be `spelled`.
+    """A conversation as a template is given it; each message is still to be `spelled`.
 
     changes: the fields of Fit that made a difference.
     """
@@ -253,7 +253,7 @@ def _late_system_folded(messages: Sequence[Json]) -> Iterator[Json]:
 
 
 def _text_in_thoughts(messages: Sequence[Json]) -> Iterator[Json]:
-    """In messages with calls, behind the last answer that has none."""
+    """Move text into thoughts, in messages with calls, behind the last answer that has none."""
     answers = (at for at, each in enumerate(messages) if each["role"] == "assistant")
     begins = max((at for at in answers if not _calls(messages[at])), default=-1)
     for at, message in enumerate(messages):
@@ -375,7 +375,7 @@ def _with_json(function: Json) -> Json:
 
 
 def wider(fit: Fit) -> Iterator[Fit]:
-    """What else may help where the template refuses a conversation all the same."""
+    """The fit that may help where the template refuses a conversation all the same."""
     yield replace(fit, tools_filled=True)
     yield replace(fit, tools_in_text=True)
     listed = replace(fit, tools_in_text=True, tools_listed=True)

@@ -75,7 +75,7 @@ def tokenizer_of(file: GGUFFile) -> tokenizers.Tokenizer:
 
 
 def _kinds(file: GGUFFile) -> list[int]:
-    """What each token is; where the file says nothing, all are ordinary."""
+    """The kind of each token; where the file says nothing, all are ordinary."""
     count = len(tokens_of(file))
     found = _array(file, "tokenizer.ggml.token_type", "iu")
     return [_NORMAL] * count if found is None else found
@@ -97,7 +97,7 @@ def _array(file: GGUFFile, key: str, dtypes: str) -> list[Any] | None:
 def _byte_level(
     file: GGUFFile, vocab: dict[str, int], _kinds: list[int]
 ) -> tuple[tokenizers.Tokenizer, bool]:
-    """And whether a text begins with a token of its own."""
+    """A byte-level tokenizer, and whether a text begins with a token of its own."""
     key = "tokenizer.ggml.pre"
     pre = file.get(key, str, "default")
     patterns = _PATTERNS.get(pre)
@@ -129,8 +129,8 @@ def _parted(file: GGUFFile, line: Any) -> tuple[str, str]:
 def _sentencepiece(
     file: GGUFFile, vocab: dict[str, int], kinds: list[int]
 ) -> tuple[tokenizers.Tokenizer, bool]:
-    """Of all pairs the one is merged first whose token has the highest score; of one token's that
-    with the longest left part, as transformers has it.
+    """A tokenizer with sentencepiece's merges: the pair whose token has the highest score is merged
+    first; of one token's that with the longest left part, as transformers has it.
     """
     scores = _array(file, "tokenizer.ggml.scores", "f")
     if scores is None:
@@ -163,7 +163,7 @@ def _sentencepiece(
 
 
 def _add(made: tokenizers.Tokenizer, tokens: list[str], kinds: list[int]) -> None:
-    """Those that are looked for in a text first."""
+    """Add the tokens that are looked for in a text first."""
     for special, wanted in ((True, (_UNKNOWN, _CONTROL)), (False, (_USER_DEFINED,))):
         add = made.add_special_tokens if special else made.add_tokens
         found = [text for text, kind in zip(tokens, kinds, strict=True) if kind in wanted]

@@ -1,4 +1,6 @@
-"""Where a model's folder or file is, which are not supported, and commands that fetch others."""
+"""The folder or file of a model; errors for kinds that are not supported, with commands that fetch
+others.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,7 @@ def _quantized(folder: Path, how: str, field: str) -> UnsupportedModelError:
 
 
 def _method(section: object) -> str:
-    """In small letters; empty where there is none."""
+    """The quantization method in small letters; empty where there is none."""
     method = section.get("quant_method") if isinstance(section, Mapping) else None
     return method.lower() if isinstance(method, str) else ""
 

@@ -1,4 +1,4 @@
-"""What a chat template can do, found by having it render small conversations."""
+"""The abilities of a chat template, found by having it render small conversations."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ _THINKS_ON = [*_THOUGHT, _said("qv1t", _OTHER, thoughts="qv1h"), _OTHER_RESULT]
 
 
 def find_fit(render: Render, *, tools: bool, described: bool) -> Fit:
-    """What a template wants done to conversations, those with tools or those without.
+    """Find the changes that a template wants of conversations, with tools or without.
 
     described: the template may write tools and calls itself; else they are text.
     Renders some thirty conversations of a few words each, and more for each thing it lacks.

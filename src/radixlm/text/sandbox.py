@@ -24,11 +24,11 @@ class Settable(dict[str, Any], Namespace):
 
 
 class GivenList(list[Settable]):
-    """Those that are given, which no template may add to."""
+    """A list of given values, which no template may add to."""
 
 
 class Budget:
-    """What one rendering may use: characters of output, and steps of `range` loops in all.
+    """The limits of one rendering: characters of output, and steps of `range` loops in all.
 
     A template has no other endless loop: the rest run over values that are there already. Text that
     is doubled again and again is not bounded; templates come with the model, not the request.

@@ -37,7 +37,7 @@ _STRANGE = "radixlm-effort"
 
 
 class ThinkingWish(NamedTuple):
-    """What a request says of thinking; None leaves it to the model.
+    """A request's wish for thinking; None leaves it to the model.
 
     on: whether it is to think. effort: `none`, or how hard, from `minimal` to `max`. budget: of
     thoughts, in tokens.
@@ -62,7 +62,7 @@ class ThinkingSwitch:
 
     @classmethod
     def of(cls, template: ChatTemplate | None) -> ThinkingSwitch:
-        """That of a template. Renders it some ten times."""
+        """Find the switch of a template. Renders it some ten times."""
         if template is None:
             return cls()
         trees = [parsed(source) for source in {template.source, template.tool_source}]
@@ -115,14 +115,14 @@ def thinks(wish: ThinkingWish, given: Mapping[str, Any]) -> bool | None:
 
 
 def _meant(value: object) -> bool | None:
-    """What a switch's value says."""
+    """The meaning of a switch's value."""
     if isinstance(value, bool):
         return value
     return next((value == on for on, off in _WORDS if value in (on, off)), None)
 
 
 def _values(trees: Sequence[nodes.Template], name: str) -> dict[bool, bool | str]:
-    """What a switch may be, off and on: words where it is compared with one of them."""
+    """The values of a switch, off and on: words where it is compared with one of them."""
     compared = {
         constant
         for tree in trees
@@ -150,7 +150,7 @@ def _efforts(
     trees: Sequence[nodes.Template],
     switches: Mapping[str, Mapping[bool, bool | str]],
 ) -> dict[str, str]:
-    """What each effort is to a template: the nearest of those that it knows."""
+    """The word for each effort that a template knows: the nearest of those that it knows."""
     thinks = {name: values[True] for name, values in switches.items() if True in values}
     prompts = {
         word: _prompt(template, {**thinks, _EFFORT: word}) for word in (*_LADDER, _NONE, _STRANGE)

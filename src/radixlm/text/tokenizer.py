@@ -110,7 +110,9 @@ class Tokenizer:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of what a text's ids depend on: the same for tokenizers that are the same."""
+        """A digest of all that a text's ids depend on: the same for tokenizers that are the
+        same.
+        """
         return blake2b(self._backend.to_str().encode(), digest_size=8).hexdigest()
 
     @property

@@ -136,7 +136,7 @@ from radixlm.attention.direct import make_direct_kernel
 from radixlm.kernels.jit import KernelStore
 from radixlm.kernels.amx import has_tiles
 from radixlm.attention.merge import make_merge_kernel
-from radixlm.attention.tile_layout import Shape
+from radixlm.attention.tile_layout import TileShape
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.place import make_place_kernel
 from radixlm.kernels.code_dots import has_code_dots
@@ -144,7 +144,7 @@ from radixlm.layers import compiled, products
 from radixlm.layers.low_rank import low_rank_kernel
 from radixlm.layers.quantized import quantize
 from radixlm.layers.quantized_products import forms_of, quantized_kernel
-from radixlm.layers.quantized_strips import Kind
+from radixlm.layers.quantized_strips import StripKind
 
 users = kernels.user_store()
 
@@ -169,7 +169,7 @@ for halves in (False, True):
     tiles = halves and has_tiles()
     for coded in (False, True) if has_code_dots(64) else (False,):
         made.append(make_direct_kernel(3, 64, bfloat16=halves, coded=coded))
-        made.append(make_tile_kernel(Shape(5, 80, halves, tiles=tiles, coded=coded)))
+        made.append(make_tile_kernel(TileShape(5, 80, halves, tiles=tiles, coded=coded)))
         made.append(make_place_kernel(64, bfloat16=halves, coded=coded))
     made.append(make_merge_kernel(64, bfloat16=halves))
     made.append(compiled.norm_kernel(bfloat16=halves))
@@ -186,7 +186,7 @@ for halves in (False, True):
         )
     weight = quantize(torch.ones(64, 64), bits=4, group=32)
     for form in forms_of(weight):
-        kind = Kind(4, 32, False, False, 8, halves, halves, None)
+        kind = StripKind(4, 32, False, False, 8, halves, halves, None)
         made.append(quantized_kernel(form, kind))
 print(len(made))
 """

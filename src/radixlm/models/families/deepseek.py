@@ -12,7 +12,7 @@ from radixlm.models.traits import Experts, Traits
 
 
 class _Latents(HFConfig):
-    """What both have. `head_dim` says nothing: heads have two sizes of their own."""
+    """The fields that both have. `head_dim` says nothing: heads have two sizes of their own."""
 
     nullable = frozenset({"q_lora_rank"})
     attention_bias: Flag = False
@@ -101,7 +101,9 @@ class DeepseekV2(_Latents):
 
 
 class DeepseekV3(_Latents):
-    """Also R1. A layer after the last one, which predicts a token more, is left out."""
+    """DeepSeek V3, also R1. A layer after the last one, which predicts a token more, is left
+    out.
+    """
 
     n_routed_experts: Count = 256
     n_shared_experts: Count = 1

@@ -35,7 +35,7 @@ class Gemma(HFConfig):
 
 
 def _wrapped(traits: Traits) -> Traits:
-    """With norms after attention and the MLP, too."""
+    """Traits with norms after attention and the MLP, too."""
     after = ("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
     return traits._replace(norms=Norms("input_layernorm", *after, base=1.0))
 

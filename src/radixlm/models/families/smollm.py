@@ -11,8 +11,8 @@ from radixlm.models.traits import Traits
 
 
 class SmolLM3(Llama):
-    """In `no_rope_layers` 1 is a layer that turns. A window is for those of `layer_types`, by
-    default for the ones that do not turn.
+    """SmolLM3. A 1 in `no_rope_layers` is a layer that turns. A window is for those of
+    `layer_types`, by default for the ones that do not turn.
     """
 
     tie_word_embeddings: Flag = True

@@ -1,4 +1,4 @@
-"""What families have in common some of whose layers see a window."""
+"""The fields of families some of whose layers see a window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kinds = Annotated[
 
 
 def windowed_of(config: HFConfig, kinds: Kinds, every: int) -> list[bool]:
-    """Of each layer whether it has a window: by its kind, else all but `every` so-many-th."""
+    """List for each layer whether it has a window: by its kind, else all but `every` so-many-th."""
     layers = config.num_hidden_layers
     if kinds is None:
         return [(layer + 1) % every != 0 for layer in range(layers)]

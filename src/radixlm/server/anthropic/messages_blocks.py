@@ -33,7 +33,7 @@ class ContentBlock(Body):
 
     @property
     def mark(self) -> CacheControl | None:
-        """Its own, or the last within it."""
+        """The mark of the block, or the last within it."""
         marks = [block.cache_control for block in (*self.parts, self)]
         return next((mark for mark in reversed(marks) if mark is not None), None)
 
@@ -80,7 +80,7 @@ class DocumentBlock(ContentBlock):
 
     @property
     def text(self) -> str:
-        """As the model reads it."""
+        """The text that the model reads."""
         source = self.source
         given = source.data if isinstance(source, PlainSourceBlock) else source.content
         said = given if isinstance(given, str) else "\n".join(part.text for part in given)
@@ -103,7 +103,7 @@ class SearchResultBlock(ContentBlock):
 
     @property
     def text(self) -> str:
-        """As the model reads it."""
+        """The text that the model reads."""
         return "\n".join((self.title, self.source, *(part.text for part in self.content)))
 
 
@@ -115,7 +115,7 @@ class ToolReferenceBlock(ContentBlock):
 
     @property
     def text(self) -> str:
-        """As the model reads it."""
+        """The text that the model reads."""
         return self.tool_name
 
 
@@ -245,7 +245,7 @@ class ClearUsesItem(Body):
     clear_tool_inputs: bool | ListOf[str] | None = None
 
     def change(self, messages: Messages) -> Change:
-        """What would be cleared."""
+        """The change that the edit would make."""
         uses = {block.id: (at, block) for at, block in _each(messages, ToolUseBlock)}
         results = [
             (at, block)
@@ -274,7 +274,7 @@ class ClearUsesItem(Body):
         return tokens > (_DEFAULT_TRIGGER if self.trigger is None else self.trigger.value)
 
     def report(self, number: int, cleared: int) -> AppliedEdit:
-        """What the answer says of it."""
+        """The answer's report of the edit."""
         return {"type": self.type, "cleared_tool_uses": number, "cleared_input_tokens": cleared}
 
 
@@ -287,7 +287,7 @@ class ClearThinkingItem(Body):
     keep: Literal["all"] | TurnsItem | AllTurnsItem | None = None
 
     def change(self, messages: Messages) -> Change:
-        """What would be cleared."""
+        """The change that the edit would make."""
         if self.keep == "all" or isinstance(self.keep, AllTurnsItem):
             return Change({}, 0)
         keep = 1 if self.keep is None else self.keep.value
@@ -297,7 +297,7 @@ class ClearThinkingItem(Body):
         return Change({at: nothing for turn in old for at in turn}, len(old))
 
     def report(self, number: int, cleared: int) -> AppliedEdit:
-        """What the answer says of it."""
+        """The answer's report of the edit."""
         return {
             "type": self.type,
             "cleared_thinking_turns": number,
@@ -323,7 +323,9 @@ class Edited(NamedTuple):
 
 
 def edited(messages: Messages, edits: Sequence[Edit], count: Callable[[Messages], int]) -> Edited:
-    """What the model is to read. count: a prompt's tokens, called where an edit changes any."""
+    """Edit the messages that the model is to read. count: a prompt's tokens, called where an edit
+    changes any.
+    """
     made = Edited(messages)
     for edit in edits:
         blocks, number = edit.change(made.messages)
@@ -359,7 +361,7 @@ def _each(messages: Messages, kind: type[B]) -> Iterator[tuple[At, B]]:
 
 
 def _thoughts_by_turn(messages: Messages) -> list[list[At]]:
-    """Where thoughts are, by the turns that have any."""
+    """The places of thoughts, by the turns that have any."""
     turns: list[list[At]] = [[]]
     for place, message in enumerate(messages):
         for at, block in enumerate(message.content):

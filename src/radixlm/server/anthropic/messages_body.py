@@ -1,4 +1,4 @@
-"""What a request to /v1/messages holds."""
+"""The body of a request to /v1/messages."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ class OutputConfig(Body):
 
 
 class MessageMetadata(Body):
-    """Who asks: there is nothing to do for it."""
+    """The caller's own name for who asks; nothing is done with it."""
 
     user_id: str | None = None
 
 
 class PromptBody(Body):
-    """What makes the prompt."""
+    """The fields that make the prompt."""
 
     # Who asks, what is to be said of the cache (`cache_report` does), and how fast: as fast as it
     # goes.
@@ -127,7 +127,7 @@ class PromptBody(Body):
 
     @property
     def edits(self) -> Sequence[blocks.Edit]:
-        """Of the context."""
+        """The edits of the context."""
         return (self.context_management.edits or ()) if self.context_management else ()
 
     def check(self) -> None:

@@ -47,7 +47,7 @@ _BASH: Json = {
 
 
 def conversation_of(body: bodies.PromptBody, changed: Collection[blocks.At] = ()) -> Conversation:
-    """What the model reads. Raises InvalidRequestError that names the field.
+    """The conversation that the model reads. Raises InvalidRequestError that names the field.
 
     What is to be kept is what cache_control marks. changed: the blocks that an edit changed.
     """
@@ -98,7 +98,7 @@ def params_of(body: bodies.MessagesBody, defaults: Mapping[str, float]) -> Sampl
 
 
 def use_of(body: bodies.PromptBody) -> ToolUse:
-    """What the answer may call. Raises InvalidRequestError that names the field."""
+    """The tools that the answer may call. Raises InvalidRequestError that names the field."""
     specs, choice = _specs(body.tools), body.tool_choice
     if choice is None:
         return tool_use(specs, None, parallel=True)

@@ -1,4 +1,4 @@
-"""What /v1/messages sends: the types of its answers and events, and what writes them.
+"""The answers and events of /v1/messages, and their writer.
 
 Source: https://docs.claude.com/en/api/messages and
 https://docs.claude.com/en/docs/build-with-claude/streaming.
@@ -77,7 +77,7 @@ class FinalUsage(TypedDict):
 
 
 class CacheCreation(TypedDict):
-    """What is kept now, by how long."""
+    """The tokens that are kept now, by how long."""
 
     ephemeral_5m_input_tokens: int
     ephemeral_1h_input_tokens: int
@@ -369,7 +369,9 @@ class MessageWriter:
 
 
 def _came_whole(arguments: str) -> str:
-    """Of a call that was cut off, what Anthropic's SDK makes of the same deltas, as JSON."""
+    """The arguments of a call that was cut off, as Anthropic's SDK reads the same deltas, as
+    JSON.
+    """
     try:
         return json.dumps(from_json(arguments, allow_partial=True))
     except ValueError:

@@ -1,5 +1,5 @@
-"""What the user may set about the HTTP side: one frozen dataclass, one field per flag; and what
---kv-events-config holds, JSON as vLLM and SGLang take it.
+"""The settings of the HTTP side: one frozen dataclass, one field per flag; and those of
+--kv-events-config, JSON as vLLM and SGLang take it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ZMQ_COUNT = integer(1, 1_000_000_000)  # its own counts have 31 bits
 
 
 class KVEventSource(TypedDict):
-    """Where KV events are heard; a host of `*` is this server's own."""
+    """An address where KV events are heard; a host of `*` is this server's own."""
 
     publisher: Literal["zmq"]
     endpoint_host: str
@@ -84,7 +84,7 @@ class KVEventSource(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVEventsConfig:
-    """Where events are published, and how much is kept of them. Raises ConfigError.
+    """The addresses where events are published, and how much is kept of them. Raises ConfigError.
 
     enable_kv_cache_events: vLLM's switch; SGLang has none, `publisher` alone is enough.
     bind: None binds wildcards and ipc, and connects to all else.
@@ -185,7 +185,7 @@ def load_libraries() -> Libraries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where to listen, whom to let in, how long to wait, what to log.
+    """The server's settings: where to listen, whom to let in, how long to wait, what to log.
 
     kv_events: what kv_events_config says; None where none are published.
     Raises ConfigError that names the flag and the value; of a key, only its place.

@@ -321,7 +321,7 @@ def _field_path(location: tuple[int | str, ...]) -> str:
 
 
 def named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that were given: null means the default."""
+    """The fields that were given: null means the default."""
     return {name: value for name, value in values.items() if value is not None}
 
 

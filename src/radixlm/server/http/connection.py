@@ -1,5 +1,5 @@
-"""What the head of a request may say. Whatever another server could read in another way is refused,
-before anything is done for it: a proxy in front would let pass what it never saw.
+"""The head of a request and what it may say. Whatever another server could read in another way is
+refused, before anything is done for it: a proxy in front would let pass what it never saw.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _without_chunks(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
 
 
 def _reason(error: httptools.HttpParserError) -> Exception:
-    """What a callback raised, or that the parser could make nothing of what came."""
+    """The error that a callback raised, else that the parser could not read what came."""
     refusal = error.__context__
     if isinstance(refusal, InvalidRequestError | HTTPException):
         return refusal

@@ -1,4 +1,4 @@
-"""What surrounds every request: its key, id and time limit, its line in the access log."""
+"""The envelope of every request: its key, id and time limit, its line in the access log."""
 
 from __future__ import annotations
 
@@ -225,8 +225,8 @@ class Envelope:
 
 
 def tenant_in(headers: Headers) -> str:
-    """On whose behalf a request comes: the digest of the key that it carries, as `Authorization:
-    Bearer KEY` or else as `x-api-key`; "" without one.
+    """The tenant of a request: the digest of the key that it carries, as `Authorization: Bearer
+    KEY` or else as `x-api-key`; "" without one.
     """
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key.strip() if scheme.lower() == "bearer" else ""
@@ -254,7 +254,7 @@ class Keyring:
         self._digests = (*(digest_of(key) for key in keys), *self._admins) if keys else ()
 
     def refusal(self, scope: Scope, tenant: str) -> InvalidApiKeyError | None:
-        """Why a tenant's request may not pass; None when it may.
+        """The reason why a tenant's request may not pass; None when it may.
 
         Takes the same time whichever key is right and however much of a wrong one is: digests are
         compared, all of them, and each in constant time.
@@ -266,7 +266,7 @@ class Keyring:
         return self.key_refusal(tenant)
 
     def key_refusal(self, tenant: str) -> InvalidApiKeyError | None:
-        """Why a tenant's key opens nothing; None when it does."""
+        """The reason why a tenant's key opens nothing; None when it does."""
         return _refusal(tenant, self._digests) if self._digests else None
 
     def is_admin(self, digest: str) -> bool:
@@ -274,7 +274,7 @@ class Keyring:
         return sum(hmac.compare_digest(digest, admin) for admin in self._admins) > 0
 
     def admin_refusal(self, tenant: str) -> InvalidRequestError | None:
-        """Why a tenant may not do what is for admins; None when it may."""
+        """The reason why a tenant may not do what is for admins; None when it may."""
         if not self._admins:
             return None
         refusal = _refusal(tenant, self._admins)

@@ -129,7 +129,7 @@ def neutral_values(known: tuple[object, ...], *, strict: bool) -> list[object]:
 
 
 def _same(value: object, other: object) -> bool:
-    """As JSON compares: to Python 0 is False too, while 1.0 is one way to write 1."""
+    """Compare as JSON does: to Python 0 is False too, while 1.0 is one way to write 1."""
     return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, and how OpenAI's, Anthropic's and Ollama's API say so."""
+"""Errors of requests, and how OpenAI's, Anthropic's and Ollama's API say them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _KNOWN: dict[type[Exception], tuple[int, str | None]] = {
 
 
 class Refusal(errors.InvalidRequestError):
-    """Of a request, before it reaches the engine."""
+    """A refusal of a request, before it reaches the engine."""
 
     def __init_subclass__(cls, *, status: int, code: str | None = None) -> None:
         _KNOWN[cls] = (status, code)
@@ -87,7 +87,7 @@ class ModelNotFoundError(Refusal, status=404, code="model_not_found"):
 
 
 class NotFoundError(Refusal, status=404, code="not_found"):
-    """Nothing that the client may see is stored under this id."""
+    """An error: nothing that the client may see is stored under this id."""
 
 
 class UnsupportedRouteError(NotFoundError, status=404, code="unsupported_route"):

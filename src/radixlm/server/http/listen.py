@@ -1,4 +1,4 @@
-"""Where the server listens: a port or a Unix socket, and the certificate it shows."""
+"""The socket on which the server listens, a port's or a Unix one, and the certificate it shows."""
 
 from __future__ import annotations
 

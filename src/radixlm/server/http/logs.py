@@ -10,7 +10,7 @@ from radixlm.server.config.server_config import LogFormat
 
 
 def log_to_stderr(log_format: LogFormat) -> None:
-    """Those of this process, from INFO on."""
+    """Log this process's lines to stderr, from INFO on."""
     handler = logging.StreamHandler()
     plain = logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S")
     handler.setFormatter(JsonFormatter() if log_format == "json" else plain)

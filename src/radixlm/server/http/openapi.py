@@ -129,7 +129,7 @@ def _item_schema(events: Json) -> Json:
 
 
 def _errors_of(route: Route, config: ServerConfig) -> Iterator[type[Exception]]:
-    """What a route may raise on a server with these flags."""
+    """The errors that a route may raise on a server with these flags."""
     yield from route.notes.errors
     if route.bodies:
         yield from (InvalidRequestError, http_errors.BodyTooLargeError)

@@ -52,7 +52,7 @@ class ReadAs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What /openapi.json says of a route beyond its signature and its `response_model`.
+    """Notes on a route for /openapi.json, beyond its signature and its `response_model`.
 
     errors: what it may raise, beyond what any route may and what reading its parameters may.
     error: the type of errors' JSON. events: the type of a stream's events.
@@ -165,7 +165,7 @@ async def _read(request: Request, limits: ReadLimits) -> bytes:
 def absence(
     scope: Scope, status: int, routes: Sequence[APIRoute]
 ) -> http_errors.NotFoundError | http_errors.WrongMethodError | None:
-    """What is said instead of the router's own 404 or 405; None where `routes` do not have the path
+    """The error in place of the router's own 404 or 405; None where `routes` do not have the path
     of a 405.
     """
     root = scope.get("root_path", "")

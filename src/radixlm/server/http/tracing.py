@@ -62,7 +62,8 @@ def _load() -> _Libraries:
 
 
 def _read_some(answer: Any, **_: Any) -> None:
-    """Before the exporter reads all of an answer, however long it is and whatever it unpacks to.
+    """Read a bounded part of an answer, before the exporter reads all of it, however long it is and
+    whatever it unpacks to.
 
     The connection is used again where this was all.
     """
@@ -150,7 +151,7 @@ class Tracing:
         operation: str,
         phases: bool,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """What a stream gives, with a span for each request, which goes with it to a replica.
+        """The outputs of a stream, with a span for each request, which goes with it to a replica.
 
         operation: one of OpenTelemetry's. phases: whether it is the engine itself, with spans of
         waiting, prefill and decoding.
@@ -190,7 +191,7 @@ class Tracing:
         self._tracer.start_span(name, context, start_time=begun).end(ended)
 
     def trace_of(self, span: Any) -> Mapping[str, str]:
-        """What names a span to others: W3C's headers."""
+        """The headers that name a span to others, by W3C."""
         headers: dict[str, str] = {}
         self._names.inject(headers, self._libraries.trace.set_span_in_context(span))
         return headers
@@ -257,7 +258,7 @@ class _RequestSpan:
             self._end(output.finish_reason or FinishReason.STOP)
 
     def end(self, error: Exception | None) -> None:
-        """Whatever became of it: nobody wants it any more, unless it has ended before."""
+        """End it, whatever became of it: nobody wants it any more, unless it has ended before."""
         if not self._ended:
             if error is not None:
                 self._tracing.fail(self._span, type(error).__name__, str(error))
@@ -287,7 +288,7 @@ class _RequestSpan:
 
 @contextmanager
 def traced(settings: ServerConfig) -> Iterator[Tracing | None]:
-    """What --otlp-endpoint asks for, closed at the end. Raises ConfigError."""
+    """The tracer that --otlp-endpoint asks for, closed at the end. Raises ConfigError."""
     if settings.otlp_endpoint is None:
         yield None
         return

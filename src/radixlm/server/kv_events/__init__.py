@@ -1,1 +1,1 @@
-"""What the cache holds, published to routers over ZMQ: docs/kv-events.md."""
+"""Events of what the cache holds, published to routers over ZMQ: docs/kv-events.md."""

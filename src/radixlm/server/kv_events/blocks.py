@@ -1,4 +1,4 @@
-"""From changes of the tree to blocks of tokens that are there, or no more.
+"""Blocks of tokens that are there, or no more, made of the tree's changes.
 
 A block is `block_size` tokens of a prompt, from a multiple of it on. It is there while all of its
 tokens are resident; it belongs to the node that its last token lies in. So the blocks that are
@@ -69,7 +69,7 @@ class _PublishedNode:
         )
 
     def hash_before(self, block: int) -> int:
-        """What `block`, one of its own or the next, follows."""
+        """The hash that `block`, one of its own or the next, follows."""
         return self.hashes[block - self.first - 1] if block > self.first else self.before
 
     @property
@@ -79,7 +79,7 @@ class _PublishedNode:
 
     @property
     def text(self) -> bytes:
-        """Its tokens, from the beginning of its first block on."""
+        """The tokens, from the beginning of its first block on."""
         return self.head + self.edge
 
     def rest(self, n_bytes: int) -> bytes:
@@ -89,7 +89,7 @@ class _PublishedNode:
 
 
 class BlockLedger:
-    """Which blocks are there, and what a change adds and removes.
+    """A ledger of the blocks that are there, and of what a change adds and removes.
 
     Hashes are of all tokens up to the block's end and of their namespace; they are the same in
     every process. They have 63 bits, which fit any integer that readers keep them in.
@@ -102,12 +102,12 @@ class BlockLedger:
         self._blocks = 0
 
     def replace(self, nodes: Sequence[NodeView]) -> list[Stored | Removed]:
-        """What to publish when these are all nodes there are, parents first."""
+        """The events to publish when these are all nodes there are, parents first."""
         return self.update(self._held.keys() - {view.id for view in nodes}, nodes)
 
     def update(self, removed: Iterable[int], nodes: Sequence[NodeView]) -> list[Stored | Removed]:
-        """What to publish of a change. Blocks are removed after those that follow them, and stored
-        after those that they follow.
+        """The events to publish of a change. Blocks are removed after those that follow them, and
+        stored after those that they follow.
         """
         changed = [view for view in nodes if not self._is_known(view)]
         heirs = self._heirs(changed)
@@ -140,7 +140,7 @@ class BlockLedger:
         return held is not None and held.is_still(view)
 
     def _heirs(self, changed: Sequence[NodeView]) -> dict[int, int]:
-        """For changed nodes, a published one on their path: itself, or from which it was split."""
+        """The published node on each changed node's path: itself, or from which it was split."""
         heirs: dict[int, int] = {}
         for view in reversed(changed):
             heir = view.id if view.id in self._held else heirs.get(view.id)
@@ -185,7 +185,7 @@ class BlockLedger:
         return hashes
 
     def _stored(self, held: _PublishedNode, known: Set[int]) -> Iterator[Stored]:
-        """Its blocks that were not known before, in runs."""
+        """The blocks that were not known before, in runs."""
         at = 0
         for is_known, run in groupby(held.hashes, known.__contains__):
             hashes = list(run)
@@ -210,7 +210,7 @@ def _common(left: bytes, right: bytes, width: int) -> int:
 
 
 def _seed(namespace: Namespace) -> int:
-    """What the first blocks of a namespace follow."""
+    """The hash that the first blocks of a namespace follow."""
     digest = blake2b(digest_size=_HASH_BYTES)
     for part in namespace:
         data = part.encode()

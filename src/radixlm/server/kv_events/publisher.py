@@ -69,7 +69,7 @@ class KVEventCounts:
     )
 
     def described(self) -> list[tuple[str, str, float]]:
-        """For the metrics: of each its name, what it counts, and how many."""
+        """The metrics: of each its name, what it counts, and how many."""
         return [(metric.name, metric.text, count) for metric, count in exported(self)]
 
 
@@ -103,7 +103,9 @@ class Publisher:
         self._send((CLEARED,))
 
     async def _publish(self) -> None:
-        """Until the engine ends or it is cancelled, even where an error hid the cancellation."""
+        """Publish until the engine ends or it is cancelled, even where an error hid the
+        cancellation.
+        """
         while not self._task.cancelling():
             try:
                 await self._publish_all()
@@ -114,7 +116,7 @@ class Publisher:
                 await asyncio.sleep(SECONDS_TO_NEXT_TRY)
 
     async def _publish_all(self) -> None:
-        """From the beginning, until the engine ends."""
+        """Publish from the beginning, until the engine ends."""
         self._ledger = BlockLedger(self._block_size)
         self._send((CLEARED,))
         async with asyncio.TaskGroup() as group:
@@ -153,7 +155,7 @@ class Publisher:
         return (event for change in changes for event in events_of(change, self._ledger.block_size))
 
     def _whole(self) -> Iterator[Event]:
-        """After these a reader knows all there is, whatever it knew before."""
+        """The events after which a reader knows all there is, whatever it knew before."""
         return chain((CLEARED,), self._events(self._ledger.all()))
 
 
@@ -221,7 +223,9 @@ def events_of(change: Stored | Removed, block_size: int) -> Iterator[Event]:
 
 
 def _extra_keys(namespace: Namespace, block: int) -> tuple[str, ...] | None:
-    """As in vLLM the adapter of every block; what else divides the cache, of a prompt's first."""
+    """The extra keys of a block, as in vLLM: the adapter of every block; what else divides the
+    cache, of a prompt's first.
+    """
     of_first = (namespace.cache_salt, namespace.extra_key) if block == 0 else ()
     return tuple(filter(None, (namespace.adapter_id, *of_first))) or None
 

@@ -39,7 +39,7 @@ class Head(TypedDict):
 
 
 class Tier(TypedDict, total=False):
-    """It is there where the request names one."""
+    """The service tier, where the request names one."""
 
     service_tier: Literal["default"]
 
@@ -190,7 +190,7 @@ class ToolCallDelta(TypedDict):
 
 
 class ChatDelta(TypedDict, total=False):
-    """What is new: the role first and alone, then thoughts, text and calls."""
+    """The new part of a message: the role first and alone, then thoughts, text and calls."""
 
     role: Literal["assistant"]
     content: str
@@ -375,7 +375,9 @@ def message_of(answer: parsers.Answered) -> ChatAnswer:
 
 
 def finish_of(output: RequestOutput, *, called: bool) -> ChatFinish | None:
-    """Why the answer ended: with calls for the client to make, when it came to its own end."""
+    """The reason why the answer ended: with calls for the client to make, when it came to its own
+    end.
+    """
     if called and output.finish_reason is FinishReason.STOP:
         return "tool_calls"
     return output.finish_reason

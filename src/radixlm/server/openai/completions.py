@@ -121,7 +121,9 @@ class CompletionWriter(OpenAIWriter):
         return {"choices": choices}
 
     def _settled(self, choice: int, output: RequestOutput) -> RequestOutput:
-        """What a chunk shows: where it shows tokens, only those with all their text in it."""
+        """The part that a chunk shows: where it shows tokens, only those with all their text in
+        it.
+        """
         if not (self._with_ids or self._with_logprobs):
             return replace(output, token_ids=())
         if choice not in self._texts:

@@ -1,1 +1,1 @@
-"""What people look at: the tree, explanations, the page, the description of the API."""
+"""Pages that people look at: the tree, explanations, the page, the description of the API."""

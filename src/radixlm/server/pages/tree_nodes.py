@@ -245,7 +245,7 @@ class NodeWriter:
         return text[: self.characters], len(text) > self.characters
 
     def namespace(self, namespace: Hashable) -> NamespaceOut:
-        """Without the owner's name."""
+        """The namespace without the owner's name."""
         named = namespace if isinstance(namespace, Namespace) else Namespace()
         own = named._replace(cache_salt=named.cache_salt.removeprefix(self.within or ""))
         return cast("NamespaceOut", own._asdict())

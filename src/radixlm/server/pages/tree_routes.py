@@ -87,7 +87,7 @@ def seen_by(request: Request) -> TreeQuery:
 
 
 def _shown(request: Request, params: TreeParams) -> tuple[TreeQuery, tree_nodes.NodeWriter]:
-    """What to show, and its writer. Raises AdminKeyNeededError."""
+    """The part of the tree to show, and its writer. Raises AdminKeyNeededError."""
     query = replace(
         seen_by(request),
         max_depth=params.depth,

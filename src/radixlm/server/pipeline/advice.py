@@ -1,4 +1,6 @@
-"""What prompts of the last minutes had to compute again, by cause and place."""
+"""Advice from the tokens that prompts of the last minutes had to compute again, by cause and
+place.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +150,7 @@ class MissWindow:
             self._samples.popleft()
 
     def advice(self, stats: EngineStats, tenant: str | None) -> Advice:
-        """Of one tenant's misses, of all with None. O(requests in the window)."""
+        """The advice for one tenant's misses, for all with None. O(requests in the window)."""
         self._forget(self._clock.now())
         entries = [e for e in self._entries if tenant is None or e.group.tenant == tenant]
         prompt = sum(entry.prompt for entry in entries)
@@ -181,8 +183,8 @@ class MissWindow:
         ]
 
     def _paying(self, stats: EngineStats, capacity: list[PoolSize]) -> list[str]:
-        """What brings a point of the hit rate or more, and whether half the pool would do. Only
-        LRU's pools are known of all sizes: it is what others are measured by.
+        """The pool sizes that bring a point of the hit rate or more, and whether half the pool
+        would do. Only LRU's pools are known of all sizes: it is what others are measured by.
         """
         if not capacity:
             return []

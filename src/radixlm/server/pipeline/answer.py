@@ -1,5 +1,5 @@
-"""From a generation to its HTTP answer, whole or streamed, as the API's writer makes it; and how a
-chat's answers are read.
+"""The HTTP answer of a generation, whole or streamed, as the API's writer makes it; and the reading
+of a chat's answers.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class AnswerStream:
         self.reasoning_tokens = 0
 
     def events(self, output: RequestOutput) -> list[AnswerEvent]:
-        """What is new; with the last output, all that was held back."""
+        """The new events; with the last output, all that was held back."""
         steps = self.steps(output.as_it_came(), output)
         return [event for _, events in steps for event in events]
 

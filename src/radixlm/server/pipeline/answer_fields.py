@@ -1,5 +1,5 @@
-"""What an answer may call and must look like: tools as clients describe them, for chat templates
-and for what reads the answers; and grammars.
+"""Fields that say what an answer may call and must look like: tools as clients describe them, and
+grammars.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def tool_use(
     *,
     parallel: bool,
 ) -> ToolUse:
-    """What an answer may call. Raises InvalidRequestError that names the field.
+    """The tools that an answer may call. Raises InvalidRequestError that names the field.
 
     chosen: the names of the only tools that may be called, by the fields that name them.
     """
@@ -189,7 +189,8 @@ def _check_schema(schema: Mapping[str, Any], path: str) -> None:
 
 
 class GrammarFields(Body):
-    """What must be followed, as SGLang names it; one at most. A schema is an object, or its text.
+    """The grammar that must be followed, as SGLang names it; one at most. A schema is an object, or
+    its text.
 
     Source: https://docs.sglang.ai/advanced_features/structured_outputs.html.
     """
@@ -199,7 +200,7 @@ class GrammarFields(Body):
     ebnf: str | None = None
 
     def grammars(self) -> dict[str, Grammar]:
-        """By the fields that ask for one. Raises InvalidRequestError."""
+        """The grammars by the fields that ask for one. Raises InvalidRequestError."""
         return {
             name: make(value, param=name)
             for name, make in _MAKERS.items()
@@ -208,7 +209,7 @@ class GrammarFields(Body):
 
 
 class StructuredOutputs(Body):
-    """What must be followed, as vLLM names it. grammar: as `ebnf`.
+    """The grammar that must be followed, as vLLM names it. grammar: as `ebnf`.
 
     Source: https://docs.vllm.ai/en/latest/features/structured_outputs.
     """
@@ -259,7 +260,7 @@ class ResponseFormatField(GrammarFields):
     guided_grammar: str | None = None
 
     def grammars(self) -> dict[str, Grammar]:
-        """As GrammarFields.grammars."""
+        """The grammars, as in GrammarFields."""
         made = super().grammars() | self._structured()
         wanted = self.response_format
         if wanted is None:

@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 
 
 class Recalled(NamedTuple):
-    """What is known of a prompt's text, in order, and how its answer can be remembered."""
+    """The known tokens of a prompt's text, in order, and how its answer can be remembered."""
 
     spans: Sequence[Span]
     asked: Asked
@@ -64,7 +64,7 @@ class Recalled(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Answers:
-    """Of one prompt, the answers' tokens by their texts, the latest one last."""
+    """The answers to one prompt: their tokens by their texts, the latest one last."""
 
     asked: Asked
     tokens: dict[str, Key] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class AnswerMemory:
     def recall(
         self, text: str, whose: Sequence[str], messages: Sequence[Mapping[str, Any]], *given: Any
     ) -> Recalled:
-        """What of a prompt is known. O(length of the messages and of the text).
+        """Recall what is known of a prompt. O(length of the messages and of the text).
 
         whose: only answers to them are looked at. messages, given: what the template was given.
         """

@@ -47,7 +47,7 @@ def without_billing_header(chat: Conversation) -> Conversation:
 
 
 def _left_of(content: Content) -> list[str] | None:
-    """What is left of each text of it; None where none begins with the line."""
+    """The rest of each text of it; None where none begins with the line."""
     texts = [content] if isinstance(content, str) else [part["text"] for part in content]
     left = [text[found.end() :] if (found := _LINE.match(text)) else text for text in texts]
     return None if left == texts else left

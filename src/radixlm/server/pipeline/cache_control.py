@@ -1,4 +1,4 @@
-"""What of a prompt is to stay cached, and for how long, as clients ask for it."""
+"""Wishes of clients for what of a prompt is to stay cached, and for how long."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def breakpoints_of(
     wishes: Sequence[Wish],
     render: Callable[[Mapping[PrefixEnd, str]], str],
 ) -> tuple[Breakpoint, ...]:
-    """Where the latest wishes' prefixes end in the key, of as many as a request may have.
+    """The ends in the key of the latest wishes' prefixes, as many as a request may have.
 
     text: of the key, with `break_mark` in it. render: the same text with a mark at each place.
     O(length of the text), and nothing without any wish.

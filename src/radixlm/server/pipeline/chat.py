@@ -1,4 +1,4 @@
-"""From a chat's messages to its prompt, and what is to be generated for it."""
+"""The prompt of a chat's messages, and what is to be generated for it."""
 
 from __future__ import annotations
 

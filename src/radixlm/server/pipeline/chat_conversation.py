@@ -129,7 +129,7 @@ def _content(message: ChatMessage, path: str) -> Content:
 
 
 def use_of(body: ChatBody) -> ToolUse:
-    """What the answer may call. Raises InvalidRequestError that names the field."""
+    """The tools that the answer may call. Raises InvalidRequestError that names the field."""
     specs, several = _specs(body.tools), body.parallel_tool_calls is not False
     match body.tool_choice:
         case NamedToolPart(function=function):

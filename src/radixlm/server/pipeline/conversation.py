@@ -102,7 +102,7 @@ class Conversation:
         )
 
     def outline(self, text: str, mark: str) -> Outline:
-        """Where the messages lie in `text`, which was rendered with `mark`."""
+        """The places of the messages in `text`, which was rendered with `mark`."""
         return Outline(text.replace(mark, ""), self.messages, self.tools, self.edited)
 
     def only(self, places: Sequence[int]) -> Conversation:
@@ -156,7 +156,7 @@ class Thread:
         self.last.setdefault("tool_calls", []).append(entry)
 
     def result(self, call_id: str, content: Content, path: str, name: str | None = None) -> None:
-        """What a tool gave. path: of the field with the call's id."""
+        """Add what a tool gave. path: of the field with the call's id."""
         called = self._waiting.pop(call_id, None)
         if called is None:
             unknown = f"is {self._no_call} before it, or was answered already"
@@ -165,7 +165,7 @@ class Thread:
         self._messages.append({"role": "tool", "content": content, **answered})
 
     def keep(self, kind: Literal["part", "call"], at: int, ttl: float) -> None:
-        """What ends with this part or call of the last message is to stay cached."""
+        """Note that what ends with this part or call of the last message is to stay cached."""
         self.wishes.append(Wish(PrefixEnd(kind, at, len(self) - 1), ttl))
 
     def messages(self) -> list[Json]:

@@ -40,7 +40,7 @@ _WHOLE = (FinishReason.STOP, FinishReason.LENGTH)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Generation:
-    """What one HTTP request asks of the engine, and what its answer needs to know.
+    """One HTTP request's work for the engine, and what its answer needs to know.
 
     requests: request p * n + i is choice i of prompt p.
     prompt_only: for each prompt, whether nothing is to be generated; empty means of no prompt.
@@ -132,7 +132,7 @@ class Generation:
 
     @property
     def params(self) -> SamplingParams:
-        """Those of the first choice."""
+        """The sampling parameters of the first choice."""
         return self.requests[0].params
 
     @property
@@ -145,7 +145,7 @@ class Generation:
 
 
 def _passed_over(service: Service, fields: CacheParams) -> list[str]:
-    """What is said of unknown fields, also in the log."""
+    """The notice of unknown fields, also in the log."""
     said = [
         f"{path!a:.200} is not a field that is known here; it is passed over"
         for path in fields.passed_over
@@ -156,7 +156,7 @@ def _passed_over(service: Service, fields: CacheParams) -> list[str]:
 
 
 def _too_long(asked: Collection[int | None], field: str, longest: int) -> list[str]:
-    """What is said of answers' lengths for which there is no room."""
+    """The notice of answers' lengths for which there is no room."""
     return [
         f"{field} {most} is more than fits: with its prompt it is at most {longest} tokens"
         for most in asked
@@ -296,7 +296,7 @@ class _PromptScores:
     begun: set[int] = field(default_factory=set)
 
     async def shared(self, part: Part) -> list[Part]:
-        """What can be given to the client now that this has come."""
+        """The outputs that can be given to the client now that this one has come."""
         generation, prompt = self.generation, part.choice // self.generation.n
         first = generation.requests[prompt * generation.n].params
         if generation.n == 1 or first.prompt_logprobs is None:
@@ -344,7 +344,7 @@ class _PromptScores:
 def reported(
     service: Service, generation: Generation, misses: Mapping[int, MissReport]
 ) -> CacheReported:
-    """What an answer has beside its usage: nothing, unless a report was asked for.
+    """The report beside an answer's usage: nothing, unless a report was asked for.
 
     misses: by prompt. It takes a part of a millisecond for each.
     """

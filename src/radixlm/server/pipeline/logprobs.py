@@ -73,17 +73,19 @@ class CompletionLogprobs:
         self._offset = 0
 
     def of_prompt(self, first: int, entries: Sequence[TokenLogprob]) -> Stretch:
-        """For an echoed prompt: nothing is known of its first token."""
+        """Log-probabilities of an echoed prompt: nothing is known of its first token."""
         return self._stretch([first, *(entry.token for entry in entries)], [None, *entries])
 
     def go_on_after(self, known: Stretch, tail: Sequence[int]) -> None:
-        """For an echoed prompt that another choice has written. tail: its last PROMPT_TAIL ids."""
+        """Go on after an echoed prompt that another choice has written. tail: its last PROMPT_TAIL
+        ids.
+        """
         for token in tail:
             self._text.push(token)
         self._offset = known.end
 
     def of_output(self, entries: Sequence[TokenLogprob]) -> Stretch:
-        """For generated tokens."""
+        """Log-probabilities of generated tokens."""
         return self._stretch([entry.token for entry in entries], entries)
 
     def _stretch(self, tokens: Sequence[int], entries: Sequence[TokenLogprob | None]) -> Stretch:
@@ -124,7 +126,9 @@ class NativeLogprobs:
         self._of_output = {kind: bytearray() for kind in lists.kinds}
 
     def of_prompt(self, first: int | None, entries: Sequence[TokenLogprob]) -> Mapping[str, bytes]:
-        """What `add_prompt` takes, of each of the prompt's choices. first: as in NativeLists."""
+        """The log-probabilities that `add_prompt` takes, of each of the prompt's choices. first: as
+        in NativeLists.
+        """
         return self._written(entries, first)
 
     def add_prompt(self, written: Mapping[str, bytes]) -> None:
@@ -199,7 +203,7 @@ class TokenTexts:
         self._text = ""
 
     def pieces(self, output: RequestOutput) -> Iterator[Piece]:
-        """What has become certain; with the last output, the rest."""
+        """The pieces that have become certain; with the last output, the rest."""
         self._text += output.text
         for place, token_id in enumerate(output.token_ids):
             logprob = output.logprobs[place] if output.logprobs else None

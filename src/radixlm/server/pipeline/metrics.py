@@ -59,7 +59,7 @@ def as_sglang(text: str) -> str:
 
 
 def as_vllm(text: str) -> str:
-    """Those that it has."""
+    """The metrics that vLLM has, by its names."""
     lines: dict[str, list[str]] = {}
     for line in _LINE.finditer(text):
         for name in VLLM.get(line["name"], ()):
@@ -130,7 +130,7 @@ class Metrics(Collector):
         return text.encode()
 
     def collect(self) -> Iterator[Metric]:
-        """What is not observed by the routes."""
+        """Collect what the routes do not observe."""
         stats = self._stats()
         for metric, value in exported(stats):
             if metric.kind == "histogram":

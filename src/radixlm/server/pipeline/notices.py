@@ -1,4 +1,4 @@
-"""What is changed of requests, said once in the log."""
+"""Notices of what is changed of requests, each once in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may hold, as the APIs share it."""
+"""The fields of requests that the APIs share."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ class SamplingFields(TokenFields, answers.GrammarFields):
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
 
     def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
-        """As TokenFields.sampling."""
+        """The sampling parameters, as in TokenFields."""
         return super().sampling(defaults, grammar=answers.one_of(self.grammars()), **more)
 
 
 class CacheParams(Body):
-    """Whose cache a request may share, and how urgent it is. cache_report: tell beside the usage
+    """The cache that a request may share, and how urgent it is. cache_report: tell beside the usage
     why no more of its prompt was cached. cache_hint: what comes after it. cache_ttl: after as many
     seconds what was computed for it is of no use; a hint as well.
     """
@@ -115,7 +115,9 @@ class CacheParams(Body):
     lora_path: str | None = None
 
     def hint(self, breakpoints: Sequence[Breakpoint] = ()) -> Hint:
-        """What the policy learns: what is said, else how long, else that something is marked."""
+        """The hint that the policy learns: what is said, else how long, else that something is
+        marked.
+        """
         if self.cache_hint is not None:
             return Hint(self.cache_hint)
         if self.cache_ttl is not None:
@@ -128,14 +130,16 @@ class CacheParams(Body):
 
 
 class ThinkingPart(Body):
-    """As Anthropic has it, and servers of DeepSeek, GLM and Kimi in a chat."""
+    """The switch for thinking as Anthropic has it, and servers of DeepSeek, GLM and Kimi in a
+    chat.
+    """
 
     type: Literal["enabled", "disabled", "adaptive", "auto"]
     budget_tokens: Annotated[int, Field(ge=0)] | None = None
 
 
 class ReasoningPart(Body):
-    """As OpenRouter has it. max_tokens: of the thoughts."""
+    """The wish for reasoning as OpenRouter has it. max_tokens: of the thoughts."""
 
     not_yet: ClassVar[NotYet] = {"exclude": (False,)}
 
@@ -145,8 +149,8 @@ class ReasoningPart(Body):
 
 
 class TemplateFields(Body):
-    """What a chat template is given besides the messages. Of whether, and how hard, the model is to
-    think, chat_template_kwargs say it by the template's own names.
+    """The variables that a chat template is given besides the messages. Of whether, and how hard,
+    the model is to think, chat_template_kwargs say it by the template's own names.
     """
 
     add_generation_prompt: bool | None = None
@@ -161,7 +165,7 @@ class TemplateFields(Body):
 
     @property
     def thinking_wish(self) -> ThinkingWish:
-        """What is said of thinking, by whichever name."""
+        """The wish for thinking, by whichever name."""
         reasoning = self.reasoning or ReasoningPart()
         kind, budget = None, None
         if self.thinking is not None:
@@ -209,11 +213,11 @@ class GenerationBody(SamplingFields, answers.ResponseFormatField, CacheParams):
 
     @property
     def usage_options(self) -> StreamOptions:
-        """What a stream says of its usage."""
+        """The options of a stream's usage."""
         return self.stream_options or StreamOptions()
 
     def sampling(self, defaults: Mapping[str, float] | None = None, **more: Any) -> SamplingParams:
-        """As SamplingFields.sampling."""
+        """The sampling parameters, as in SamplingFields."""
         wanted = self.usage_options
         if (wanted.include_usage or wanted.continuous_usage_stats) and not self.stream:
             raise wrong("stream_options", "needs stream to be true")

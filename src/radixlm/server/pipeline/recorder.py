@@ -37,7 +37,7 @@ class RecorderCounts:
     )
 
     def described(self) -> list[tuple[str, str, float]]:
-        """For the metrics: of each its name, what it counts, and how many."""
+        """The metrics: of each its name, what it counts, and how many."""
         return [(metric.name, metric.text, count) for metric, count in exported(self)]
 
 
@@ -92,7 +92,7 @@ class Recorder:
             self.counts.dropped += 1
 
     def _named(self, request: Recorded) -> Recorded:
-        """As it is written."""
+        """The line as it is written."""
         hasher = self._hasher
         named = replace(
             request, namespace=hasher.name(request.namespace), tenant=hasher.name(request.tenant)

@@ -1,4 +1,4 @@
-"""What the routes want of an engine: one in this process, or several on other machines."""
+"""An engine as the routes want it: one in this process, or several on other machines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from radixlm.text.tokenizer import Tokenizer
 
 
 class Watched(Protocol):
-    """As engine.mailbox.Viewer. dropped: updates that were lost so far."""
+    """A viewer as engine.mailbox has it. dropped: updates that were lost so far."""
 
     dropped: int
 
@@ -29,7 +29,7 @@ class Watched(Protocol):
 
 
 class ServedEngine(Protocol):
-    """As AsyncEngine, which is one."""
+    """An engine that is served; AsyncEngine is one."""
 
     @property
     def config(self) -> EngineConfig: ...

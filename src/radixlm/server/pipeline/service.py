@@ -1,4 +1,4 @@
-"""What the routes share: the engine, its public name, and what is under way."""
+"""The state that the routes share: the engine, its public name, and what is under way."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class UnderWay:
         return tuple(self._ids.get(owner, ())) if rid is None else self._names.get((owner, rid), ())
 
     def seconds_for(self, requests: int) -> int:
-        """In how many seconds `requests` more will have ended at this pace: 1 to 60.
+        """The seconds until `requests` more will have ended at this pace: 1 to 60.
 
         Before the first end, one counts as just ending.
         """
@@ -198,7 +198,7 @@ class Service:
     def stream(
         self, requests: Sequence[GenerateRequest], *, chat: bool
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As the engine's stream_all. chat: whether it is a conversation."""
+        """Stream as the engine's stream_all does. chat: whether it is a conversation."""
         stream = self.engine.stream_all
         if self._tracing is None:
             return stream(requests)
@@ -221,12 +221,12 @@ class Service:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """What `model` may be: the model, and it with each adapter."""
+        """The names that `model` may be: the model, and it with each adapter."""
         return (self.model_name, *self.engine.adapters.named)
 
     def namespace_of(self, fields: CacheParams) -> Namespace:
-        """What a request says of what it may share, with the adapter that it names as `lora_path`,
-        or as its model. Raises InvalidRequestError for one that is not loaded.
+        """The namespace of a request: what it may share, with the adapter that it names as
+        `lora_path`, or as its model. Raises InvalidRequestError for one that is not loaded.
         """
         named = fields.lora_path
         model = getattr(fields, "model", None)  # not every such body names one
@@ -251,7 +251,7 @@ class Service:
         return namespace._replace(cache_salt=self.salt_of(tenant) + namespace.cache_salt)
 
     def salt_of(self, tenant: str) -> str:
-        """What the salts of a tenant's own namespaces begin with, and nobody else's do."""
+        """The text with which the salts of a tenant's own namespaces begin, and nobody else's."""
         return f"{tenant}/"
 
     def shows_cached_text(self, tenant: str, namespace: Namespace) -> bool:
@@ -269,7 +269,9 @@ class Service:
         return not self.config.api_key or self.keys.is_admin(tenant)
 
     def owner_of(self, tenant: str) -> str:
-        """Who may abort a tenant's requests: with --isolate-by-key that tenant, else everyone."""
+        """The owner who may abort a tenant's requests: with --isolate-by-key that tenant, else
+        everyone.
+        """
         return tenant if self.config.isolate_by_key else ""
 
     @property
@@ -295,7 +297,7 @@ class Service:
         return True
 
     def retry_after(self) -> int:
-        """In how many seconds the requests that wait now will have had their turn: 1 to 60."""
+        """The seconds until the requests that wait now will have had their turn: 1 to 60."""
         return self.under_way.seconds_for(self.engine.stats().waiting + 1)
 
     def encode(
@@ -345,8 +347,8 @@ class Service:
 
 
 def _sampling_defaults(info: ModelInfo, config: ServerConfig) -> Mapping[str, float]:
-    """What --sampling-defaults means for this model. Raises ModelError for values that no request
-    could have.
+    """The sampling defaults that --sampling-defaults means for this model. Raises ModelError for
+    values that no request could have.
     """
     if config.sampling_defaults == "openai":
         return {}
@@ -361,7 +363,7 @@ def _sampling_defaults(info: ModelInfo, config: ServerConfig) -> Mapping[str, fl
 
 
 def tenant_of(request: Request) -> str:
-    """On whose behalf a request comes: a digest of the API key that it carries, "" without one."""
+    """The tenant of a request: a digest of the API key that it carries, "" without one."""
     return exchange_of(request).tenant
 
 

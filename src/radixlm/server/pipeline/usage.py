@@ -134,8 +134,8 @@ class UsageMeter:
 
 
 class CachedTokens(TypedDict):
-    """By where they were when the request came: device is the KV pool; host, with --host-kv-tokens,
-    and disk, with a --disk-cache, what was read from there for it.
+    """Cached tokens by where they were when the request came: device is the KV pool; host, with
+    --host-kv-tokens, and disk, with a --disk-cache, what was read from there for it.
     """
 
     device: int
@@ -199,13 +199,15 @@ class CacheReport(TypedDict):
 
 
 class CacheReported(TypedDict, total=False):
-    """It is there with cache_report; a list where there are several prompts."""
+    """The report of an answer's usage, there with cache_report; a list where there are several
+    prompts.
+    """
 
     cache_report: CacheReport | list[CacheReport]
 
 
 class CachedDetails(TypedDict):
-    """As SGLang has it. storage: with a --disk-cache."""
+    """Cached tokens as SGLang has them. storage: with a --disk-cache."""
 
     device: int
     host: int

@@ -140,7 +140,7 @@ class TurnStore:
             raise ConfigError(f"--response-store {path}: {error}") from None
 
     def close(self) -> None:
-        """Nothing may be called afterwards."""
+        """Close it; nothing may be called afterwards."""
         self._db.close()
 
     def put(self, turn: Turn, worked_on: Collection[str] = ()) -> bool:
@@ -174,7 +174,7 @@ class TurnStore:
         return self._found(shown, turn_id, owner, self._oldest())
 
     def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-        """By their ids, those that turns have which `get` finds: of their input or their answer.
+        """Items by their ids, of the turns that `get` finds: of their input or their answer.
 
         Each is taken from the latest turn that has it, and each turn is read once.
         """
@@ -295,12 +295,14 @@ class ResponseStore:
         return cls(TurnStore(path, limits, time.time))
 
     def close(self) -> None:
-        """Nothing may be asked of it afterwards."""
+        """Close it; nothing may be asked of it afterwards."""
         self._thread.submit(self._turns.close)
         self._thread.shutdown()
 
     def fail_open(self, failed: Callable[[str], str]) -> None:
-        """As TurnStore.fail_open: a server that begins works on none that an earlier one left."""
+        """Fail open turns as TurnStore.fail_open does: a server that begins works on none that an
+        earlier one left.
+        """
         self._thread.submit(self._turns.fail_open, failed).result()
 
     async def put(self, turn: Turn) -> bool:

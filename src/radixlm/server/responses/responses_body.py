@@ -1,4 +1,4 @@
-"""What /v1/responses takes: its fields, and the items of a conversation."""
+"""The body of /v1/responses: its fields, and the items of a conversation."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ReasoningItem(Item):
 
 
 class ReferenceItem(Body):
-    """In place of an item that is stored: of one that a response was given, or gave."""
+    """A reference in place of an item that is stored: of one that a response was given, or gave."""
 
     type: Literal["item_reference"]
     id: str

@@ -50,14 +50,14 @@ def callers_names(tools: Sequence[bodies.AnyTool] | None) -> Mapping[str, tuple[
 
 
 def _flat(namespace: str | None, name: str) -> str:
-    """What the model calls a tool, as vLLM has it."""
+    """The name by which the model calls a tool, as vLLM has it."""
     return name if namespace is None else f"{namespace}__{name}"
 
 
 def conversation_of(
     body: bodies.ResponseBody, earlier: Sequence[bodies.AnyItem] = ()
 ) -> Conversation:
-    """What the model reads. Raises InvalidRequestError that names the field.
+    """The conversation that the model reads. Raises InvalidRequestError that names the field.
 
     earlier: the items of the turns before.
     """
@@ -101,7 +101,7 @@ def params_of(body: bodies.ResponseBody, defaults: Mapping[str, float]) -> Sampl
 
 
 def use_of(body: bodies.ResponseBody) -> ToolUse:
-    """What the answer may call. Raises InvalidRequestError that names the field."""
+    """The tools that the answer may call. Raises InvalidRequestError that names the field."""
     specs, several = _specs(body.tools), body.parallel_tool_calls is not False
     match body.tool_choice:
         case bodies.ChosenTool(namespace=namespace, name=name):
@@ -216,7 +216,9 @@ class _Items:
         return last
 
     def _keep(self, said: str | Sequence[bodies.ContentPart], first: int = 0) -> None:
-        """What ends with marked parts is to stay cached. first: where they begin in the message."""
+        """Note that what ends with marked parts is to stay cached. first: where they begin in the
+        message.
+        """
         for place, part in enumerate(() if isinstance(said, str) else said, first):
             if part.prompt_cache_breakpoint is not None:
                 ttl = part.prompt_cache_breakpoint.seconds(self._options)

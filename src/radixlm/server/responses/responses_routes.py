@@ -229,7 +229,9 @@ async def response_task(
 
 
 async def _turns_before(store: ResponseStore, body: bodies.ResponseBody, tenant: str) -> list[Turn]:
-    """What a response continues. Raises InvalidRequestError for what can not be continued."""
+    """The turns that a response continues. Raises InvalidRequestError for what can not be
+    continued.
+    """
     previous = body.previous_response_id
     if previous is None:
         return []
@@ -268,7 +270,7 @@ async def _resolved(
 
 
 def not_found(response_id: str, param: str) -> NotFoundError:
-    """What is said where no such response is stored. param: the field that names it."""
+    """The error where no such response is stored. param: the field that names it."""
     return NotFoundError(
         f"there is no stored response {response_id!r:.80}: it never was, was deleted, or was too "
         "old or one too many to be kept",
@@ -303,7 +305,7 @@ def _task(
 
 
 def _items_of(turns: Sequence[Turn]) -> list[bodies.AnyItem]:
-    """What was said in the turns, at most as many items as a body may hold."""
+    """The items that were said in the turns, at most as many items as a body may hold."""
     items: list[bodies.AnyItem] = []
     for turn in turns:
         output = json.loads(turn.response)["output"]

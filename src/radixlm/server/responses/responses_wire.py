@@ -1,4 +1,4 @@
-"""What /v1/responses sends: the types of its answers and events.
+"""The types of the answers and events of /v1/responses.
 
 Source: https://platform.openai.com/docs/api-reference/responses and
 https://platform.openai.com/docs/api-reference/responses-streaming.
@@ -69,7 +69,7 @@ OutputItem = OutputMessage | OutputReasoning | OutputCall
 
 
 class WrittenDetails(TypedDict):
-    """What of it is kept for so long, since the request asked for it and there was room."""
+    """The tokens that are kept for so long, since the request asked for it and there was room."""
 
     ttl_30m_tokens: int
     ttl_12h_tokens: int
@@ -204,7 +204,7 @@ class TopLogprob(TypedDict):
 
 
 class EventLogprob(TopLogprob):
-    """As in an item, without the bytes."""
+    """A log-probability as in an item, without the bytes."""
 
     top_logprobs: list[TopLogprob]
 

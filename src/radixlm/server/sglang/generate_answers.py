@@ -62,7 +62,7 @@ class Generated(TypedDict):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NativeTask:
-    """What is generated, and what its answers need to know.
+    """A generation, and what its answers need to know.
 
     ids: of each choice, for the client. batched: answers go as a list.
     starts: for each prompt, where its log-probabilities begin, -1 for the answer's only.
@@ -105,7 +105,7 @@ def native_task(service: Service, body: GenerateBody, tenant: str, began: float)
 
 @dataclass(slots=True)
 class _NativeChoice:
-    """What is known of one choice; see NativeWriter."""
+    """The state of one choice; see NativeWriter."""
 
     text: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What SGLang's native routes take, and what it means to the engine."""
+"""The bodies of SGLang's native routes, and what they mean to the engine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class NativeParams(protocol.SamplingFields):
 
 
 class OfPrompt(NamedTuple):
-    """What is asked for one of the prompts.
+    """The request for one of the prompts.
 
     start: where its log-probabilities begin, -1 for the answer's only.
     prompt_only: nothing is to be generated.
@@ -112,7 +112,7 @@ class GenerateBody(protocol.CacheParams):
         return protocol.to_prompts(prompt, self.prompt_field)
 
     def each_prompt(self, keys: Sequence[Key], longest: int) -> list[OfPrompt]:
-        """What is asked for each prompt. Raises InvalidRequestError.
+        """The request for each prompt. Raises InvalidRequestError.
 
         longest: most tokens of prompt and answer.
         """
@@ -146,7 +146,7 @@ class GenerateBody(protocol.CacheParams):
     def _starts(
         self, keys: Sequence[Key], each: Sequence[NativeParams], wanted: Sequence[bool]
     ) -> list[int]:
-        """Where each prompt's log-probabilities begin, -1 for the answer's only.
+        """The positions where each prompt's log-probabilities begin, -1 for the answer's only.
 
         Unless it is given, that is the prompt's beginning where there is no answer: SGLang's
         frontend asks in this way for the choices without the prompt.

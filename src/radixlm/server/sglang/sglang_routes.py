@@ -179,7 +179,7 @@ async def health_generate(request: Request) -> Response:
 @router.get("/model_info", response_model=ServedModel)
 @router.get("/get_model_info", response_model=ServedModel)
 async def get_model_info(request: Request) -> Response:
-    """What was loaded, and how."""
+    """Report what was loaded, and how."""
     service = service_of(request)
     info = asdict(service.engine.info)
     info["eos_token_ids"] = sorted(info["eos_token_ids"])

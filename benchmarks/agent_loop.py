@@ -31,7 +31,7 @@ from benchmarks.agent_routes import AGENTS, Agent, Reply, fill
 from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import serving
-from radixlm.build import DEMO_MODEL
+from radixlm.assembly import DEMO_MODEL
 
 CONTEXT = 16_384
 KV_TOKENS, TIGHT_KV_TOKENS = 100_000, 24_000

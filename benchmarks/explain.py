@@ -21,7 +21,7 @@ from radixlm.cache import RadixCache
 from radixlm.core.clock import WallClock
 from radixlm.core.keys import Key
 from radixlm.observe.causes import Outline, find
-from radixlm.server.pipeline.advice import MissWindow
+from radixlm.server.insight.advice import MissWindow
 from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.model_folder import DEMO_MODEL
 from radixlm.text.tokenizer import Tokenizer

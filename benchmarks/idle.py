@@ -38,7 +38,7 @@ from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import Served, Trace, median, quantile, serving, traced
 from benchmarks.wire import BrokenAnswerError, Connection, Pool, request_bytes
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.sampling import SamplingParams
 

@@ -26,10 +26,10 @@ from tqdm import tqdm
 
 import radixlm as rl
 from benchmarks.rows import show_rows
+from radixlm.assembly import AsyncEngine
 from radixlm.bench.frontend_programs import round_trip_tokens
 from radixlm.bench.paper_run import Listener
 from radixlm.bench.programs import CompletedRequest, Draw, best_possible, remember
-from radixlm.build import AsyncEngine
 from radixlm.cache import RadixTree
 from radixlm.core.config import EngineConfig
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint

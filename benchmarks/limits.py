@@ -52,9 +52,9 @@ from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
 from radixlm.core.sampling import SamplingParams
 from radixlm.kernels.jit import user_store
-from radixlm.layers.ways import ProductTable
 from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
 from radixlm.models import CausalLM, ModelConfig, PlainCheckpoint, load_config, load_model
+from radixlm.products.gemm_choice import ProductTable
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 

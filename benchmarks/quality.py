@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from benchmarks.rows import show_rows
 from radixlm import Engine, SamplingParams
-from radixlm.build import DEMO_MODEL
+from radixlm.assembly import DEMO_MODEL
 from scripts.demo_model.corpus import Messages
 from scripts.demo_model.evaluation import Report, evaluate, render
 

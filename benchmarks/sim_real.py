@@ -24,8 +24,8 @@ from statistics import median
 from tqdm import tqdm
 
 from benchmarks.rows import show_rows
+from radixlm.assembly import AsyncEngine
 from radixlm.bench.processor_name import processor
-from radixlm.build import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams

@@ -18,10 +18,12 @@ from types import ModuleType
 from typing import Any
 
 from radixlm.bench.machine import clock
-from radixlm.layers import few_tokens, products, ways
+from radixlm.layers import few_tokens
+from radixlm.products import gemm_choice, panel_products
 
 _FLOORS = tuple(
-    f"radixlm.{floor}" for floor in ("memory", "attention", "layers", "models", "runner")
+    f"radixlm.{floor}"
+    for floor in ("memory", "attention", "products", "layers", "models", "runner")
 )
 _TIMED_CALLS = 20_000
 _LINEAR = "layers.linear.Linear.__call__"
@@ -48,7 +50,7 @@ _HEADINGS = (
     ("attention.torch_backend.grouped", "plan"),
     ("attention.torch_backend.view_of", "plan"),
     ("attention", "attention"),
-    ("layers.compiled.Gate", "activation"),
+    ("products.compiled.Gate", "activation"),
     ("layers.mlps", "activation"),
     ("layers.linear.RMSNorm", "norms"),
     ("layers.linear.QueryKeyNorm", "norms"),
@@ -94,7 +96,11 @@ class StepProfile:
         setattr(few_tokens.FewTokens, "run", _call_by_call)  # noqa: B010
         wrapped: dict[Any, Any] = {}
         modules = [m for name, m in list(sys.modules.items()) if name.startswith(_FLOORS)]
-        for callee in (few_tokens, products, ways):  # what they do counts to what calls them
+        for callee in (
+            few_tokens,
+            panel_products,
+            gemm_choice,
+        ):  # what they do counts to what calls them
             modules.remove(callee)
         for module in modules:
             for owner, name, member in list(_members(module)):

@@ -31,9 +31,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.layers.ways import one_way
 from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models import load_config, load_model, open_checkpoint
+from radixlm.products.gemm_choice import one_way
 from radixlm.testing.quantized_folders import Recipe, quantize_folder
 from radixlm.testing.reference import make_checkpoint
 from radixlm.text.model_folder import resolve_model

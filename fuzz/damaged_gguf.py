@@ -26,8 +26,8 @@ from types import FrameType
 import torch
 
 from radixlm.core.errors import RadixLMError
-from radixlm.core.gguf_file import GGUFFile
-from radixlm.core.model_files import ModelFile
+from radixlm.formats.gguf_file import GGUFFile
+from radixlm.formats.model_files import ModelFile
 from radixlm.models import GGUFCheckpoint, load_config, load_model
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.reference import make_checkpoint

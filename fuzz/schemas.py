@@ -27,7 +27,7 @@ from jsonschema import Draft202012Validator
 from tqdm import tqdm
 
 from fuzz.random_grammars import Regexes, Schemas
-from radixlm.build import DEMO_MODEL
+from radixlm.assembly import DEMO_MODEL
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError

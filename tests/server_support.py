@@ -20,7 +20,7 @@ import httpx
 import pytest
 import uvicorn
 
-from radixlm.build import AsyncEngine, Loaded, ModelInfo
+from radixlm.assembly import AsyncEngine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
@@ -36,9 +36,9 @@ from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, listening
 from radixlm.server.http.tracing import Tracing
+from radixlm.server.insight.recorder import Recorder
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.pipeline.answer import Writer
-from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.serve import Server, http_config
 from radixlm.structured_output import Compiler, MaskFiller

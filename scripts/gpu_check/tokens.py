@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from radixlm import Engine, SamplingParams
-from radixlm.build import DEMO_MODEL
+from radixlm.assembly import DEMO_MODEL
 from radixlm.core.grammar import Grammar
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.quantized_folders import Recipe, quantize_folder, write_mxfp4, write_plain

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from radixlm.build import DEMO_MODEL
+from radixlm.assembly import DEMO_MODEL
 from radixlm.testing.ports import free_port
 from scripts.try_clients.ai_sdk import use_ai_sdk
 from scripts.try_clients.coding_agents import use_claude_code, use_codex, use_qwen_code

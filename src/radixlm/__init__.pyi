@@ -2,8 +2,8 @@
 checkers.
 """
 
-from radixlm.build import AsyncEngine as AsyncEngine
-from radixlm.build import Engine as Engine
+from radixlm.assembly import AsyncEngine as AsyncEngine
+from radixlm.assembly import Engine as Engine
 from radixlm.core.config import EngineConfig as EngineConfig
 from radixlm.core.errors import ProgramError as ProgramError
 from radixlm.core.grammar import Grammar as Grammar

@@ -90,5 +90,5 @@ def test_what_is_named_is_there(path: Path) -> None:
 
 def test_what_is_gone_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("`core/files.py` `core/filed.py` `scripts/clients.py: x` benchmarks.wires\n")
+    page.write_text("`formats/files.py` `core/filed.py` `scripts/clients.py: x` benchmarks.wires\n")
     assert list(gone(page)) == ["core/filed.py", "benchmarks.wires"]

@@ -17,7 +17,7 @@ from tests.arch.made_up_house import build
 LAZY = {
     # The public names, at their first use; `__init__.pyi` has their places.
     "__init__.py": ["import_module(homes[name])"],
-    "build/rank_setup.py": ["radixlm.build.rank_process.main"],
+    "assembly/rank_setup.py": ["radixlm.assembly.rank_process.main"],
     "cli/cache_command.py": [
         "radixlm.memory.store_care.contents",
         "radixlm.memory.store_care.delete_identity",
@@ -41,7 +41,7 @@ LAZY = {
     "cli/deploy_command.py": ["radixlm.ray.deploy.deploy"],
     "cli/explain_command.py": ["radixlm.cli.comparison.compared"],
     "cli/model_commands.py": [
-        "radixlm.build.Engine",
+        "radixlm.assembly.Engine",
         "radixlm.cli.terminal_chat.talk",
         "radixlm.server.serve.serve",
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.config import EngineConfig
 from scripts.browser import NoBrowserError, chromium, opened
 from tests.server_support import live

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.testing.checkpoints import write_random_checkpoint
 from tests.server_support import Client, fake_engine, idle_and_whole, until

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.build import engines
+from radixlm.assembly import engines
 from radixlm.core.errors import ConfigError, EngineStoppedError
 from tests.server_support import Client, FolderShelf, fake_engine
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.reports import MAX_WAITING
 from radixlm.engine import watching
 from radixlm.engine.client import MAX_VIEWERS

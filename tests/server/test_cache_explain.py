@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from tests.server_support import Client, refused
 
 Body = dict[str, Any]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.request import Hint
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.pipeline.recorder import recording
+from radixlm.server.insight.recorder import recording
 from radixlm.sim.calls import Problems
 from radixlm.sim.sources import TraceSource
 from tests.server_support import Client, refused

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.request import RequestOutput
 from radixlm.observe.causes import Finding, find
 from radixlm.server.pipeline import generation as reports

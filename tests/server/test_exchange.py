@@ -14,7 +14,7 @@ from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.request import RequestOutput
 from radixlm.server.http.envelope import Exchange, log_access
 from radixlm.server.http.logs import JsonFormatter
-from radixlm.server.pipeline.usage import UsageMeter
+from radixlm.server.insight.usage import UsageMeter
 from tests.server_support import Client, events, fake_engine, live
 
 PRIVATE = "my very private words"

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import zmq
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.request import Namespace

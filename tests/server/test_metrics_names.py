@@ -7,7 +7,7 @@ import re
 import pytest
 
 from radixlm.engine.engine_stats import EngineStats
-from radixlm.server.pipeline.metrics import VLLM, Metrics, RequestTimes
+from radixlm.server.insight.metrics import VLLM, Metrics, RequestTimes
 from tests.server_support import NAME, Client
 
 # What SGLang's own dashboard asks for.

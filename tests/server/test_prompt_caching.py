@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from tests.chat_templates import HERMES
 from tests.server_support import Client, fake_engine, refused, until
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import common_prefix
-from radixlm.core.private_files import open_private
-from radixlm.core.trace_lines import Recorded
+from radixlm.formats.private_files import open_private
+from radixlm.formats.trace_lines import Recorded
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.server.pipeline import recorder as module
-from radixlm.server.pipeline.recorder import Recorder, recording
+from radixlm.server.insight import recorder as module
+from radixlm.server.insight.recorder import Recorder, recording
 from radixlm.sim.calls import Problems, TraceSession
 from radixlm.sim.sources import TraceSource
 from tests.server_support import Client

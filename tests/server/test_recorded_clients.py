@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.build import DEMO_MODEL, AsyncEngine
+from radixlm.assembly import DEMO_MODEL, AsyncEngine
 from radixlm.core.config import EngineConfig
 from scripts.try_clients.recordings import FOLDER, Exchange, events_of, ids_in, load
 from scripts.try_clients.sections import SECTIONS

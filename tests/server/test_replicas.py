@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from radixlm.build import Engine
+from radixlm.assembly import Engine
 from radixlm.cli.top_command import command as top
 from radixlm.core.sampling import SamplingParams
 from radixlm.testing.deployed import REPLICA, ROUTER, Deployed, serving, until

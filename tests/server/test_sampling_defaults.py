@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, ModelError
 from radixlm.core.request import GenerateRequest

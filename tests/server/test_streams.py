@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from tests.server_support import (
     NAME,
     Client,

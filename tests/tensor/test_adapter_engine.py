@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radixlm.build import Engine
+from radixlm.assembly import Engine
 from radixlm.core.errors import CheckpointError, ConfigError, InvalidRequestError
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams

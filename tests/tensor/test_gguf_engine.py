@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from radixlm import Engine, SamplingParams
-from radixlm.build import DEMO_MODEL
+from radixlm.assembly import DEMO_MODEL
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.reference import make_checkpoint
 

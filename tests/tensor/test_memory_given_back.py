@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from radixlm import AsyncEngine, Engine, EngineConfig, SamplingParams
-from radixlm.build import loading
+from radixlm.assembly import loading
 from radixlm.core.errors import EngineDeadError
 from radixlm.memory.pools import KVPool
 from radixlm.testing.checkpoints import write_random_checkpoint

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from radixlm import Engine, Namespace, RequestOutput, SamplingParams
+from radixlm.assembly import loading
 from radixlm.attention.torch_backend import TorchBackend
-from radixlm.build import loading
 from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason
 from radixlm.engine.mailbox import ThreadMailbox

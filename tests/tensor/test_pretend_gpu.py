@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import torch
 
-from radixlm.build.chosen import chosen, reached_of
-from radixlm.build.loading import make_memory, make_model
-from radixlm.build.windows import Windows
+from radixlm.assembly.chosen import chosen, reached_of
+from radixlm.assembly.loading import make_memory, make_model
+from radixlm.assembly.windows import Windows
 from radixlm.cache import make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import as_key
-from radixlm.core.model_files import ModelFile, files_of
 from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
-from radixlm.engine.assembly import make_cache, make_core
+from radixlm.engine.wiring import make_cache, make_core
+from radixlm.formats.model_files import ModelFile, files_of
 from radixlm.models import CausalLM, load_model, open_checkpoint
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.runner import ModelRunner

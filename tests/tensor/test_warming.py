@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radixlm.build import loading
+from radixlm.assembly import loading
 from radixlm.core.config import EngineConfig
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import collect

@@ -23,9 +23,9 @@ from radixlm.bench.tables import append_json, check_picture
 from radixlm.bench.workloads import WORKLOADS, SharedPromptOnly, Workload
 from radixlm.core.errors import counted
 from radixlm.kernels.jit import user_store
-from radixlm.layers.ways import ProductTable
 from radixlm.models import ModelConfig, load_config
 from radixlm.models.decoder import product_shapes
+from radixlm.products.gemm_choice import ProductTable
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.text.tokenizer import Tokenizer
 

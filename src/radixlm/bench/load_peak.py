@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from radixlm.build import Engine
+from radixlm.assembly import Engine
 
 _KV_TOKENS = 16
 

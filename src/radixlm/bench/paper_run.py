@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from radixlm.assembly import AsyncEngine, load
 from radixlm.bench.programs import (
     BenchRequest,
     CompletedRequest,
@@ -23,7 +24,6 @@ from radixlm.bench.programs import (
     together,
 )
 from radixlm.bench.workloads import Workload
-from radixlm.build import AsyncEngine, load
 from radixlm.core.config import EngineConfig
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import RequestOutput

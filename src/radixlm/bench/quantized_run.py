@@ -23,9 +23,9 @@ import gguf
 import numpy as np
 import torch
 
+from radixlm.assembly import Engine
+from radixlm.assembly.loading import QUANTIZERS
 from radixlm.bench.gguf_export import write_gguf
-from radixlm.build import Engine
-from radixlm.build.loading import QUANTIZERS
 from radixlm.core.errors import ConfigError
 from radixlm.core.sampling import SamplingParams
 from radixlm.kernels.openmp import team

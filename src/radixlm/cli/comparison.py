@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from radixlm.core.errors import ConfigError, InvalidKeyError, InvalidRequestError
 from radixlm.core.keys import Key, as_key, common_prefix
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.core.model_files import files_of
+from radixlm.formats.model_files import files_of
 from radixlm.observe.causes import Outline, find
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server import explain_body

@@ -34,7 +34,7 @@ from radixlm.text.model_folder import DEMO_NAME, hub_name, is_model, resolve_mod
 
 run_server = later("radixlm.server.serve:serve")
 talk = later("radixlm.cli.terminal_chat:talk")
-Engine = later("radixlm.build:Engine")
+Engine = later("radixlm.assembly:Engine")
 
 _FOLDER_MARKS = ("/", "./", "../", "~/")
 _FILES = (".gguf", ".safetensors")

@@ -17,9 +17,9 @@ import yaml
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
-from radixlm.core.files import read_table
 from radixlm.core.flags import at_home, flags_of, option_name
 from radixlm.core.sampling import SamplingParams
+from radixlm.formats.files import read_table
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.text.model_folder import DEMO_NAME
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from radixlm.build import Engine
+from radixlm.assembly import Engine
 from radixlm.cli.model_commands import summary
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import RequestOutput

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from radixlm.core.errors import ConfigError, InvalidRequestError, wrong
-from radixlm.core.files import given_path
 from radixlm.core.futures import settle
 from radixlm.core.request import GenerateRequest
+from radixlm.formats.files import given_path
 
 # Each takes memory for as long as it is loaded.
 MOST_ADAPTERS = 256

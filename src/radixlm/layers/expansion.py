@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from radixlm.layers.compiled import TensorOptions
+from radixlm.products.compiled import TensorOptions
 
 
 class LatentSizes(NamedTuple):

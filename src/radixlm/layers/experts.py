@@ -15,11 +15,11 @@ from torch import Tensor
 
 from radixlm.kernels.chain import Together
 from radixlm.kernels.openmp import team
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP, named, place_of
+from radixlm.products.compiled import TensorOptions
 
 
 class ExpertRouter:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from radixlm.kernels.chain import Chain
 from radixlm.kernels.openmp import Worker, team
-from radixlm.layers.compiled import TensorOptions
+from radixlm.products.compiled import TensorOptions
 
 # With more of them products take so long that starting them is nothing.
 MOST_TOKENS = 64

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import Linear
 from radixlm.layers.mlps import place_of
+from radixlm.products.compiled import TensorOptions
 
 # What weights are divided by is never 0.
 _LEAST = 1e-20

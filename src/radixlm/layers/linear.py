@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.kernels.openmp import Worker, threads_for
-from radixlm.layers.compiled import (
+from radixlm.products.compiled import (
     ROWS_PER_UNIT,
     Gate,
     Gated,
@@ -23,10 +23,10 @@ from radixlm.layers.compiled import (
     TensorOptions,
     norm_kernel,
 )
-from radixlm.layers.products import PanelProduct
-from radixlm.layers.quantized import QuantizedWeight, stacked
-from radixlm.layers.quantized_products import DTYPES, QuantizedProduct
-from radixlm.layers.ways import PLAIN, Choose, GemmChoice, Product, Weight, packed, plain
+from radixlm.products.gemm_choice import PLAIN, Choose, GemmChoice, Product, Weight, packed, plain
+from radixlm.products.panel_products import PanelProduct
+from radixlm.products.quantized import QuantizedWeight, stacked
+from radixlm.products.quantized_products import DTYPES, QuantizedProduct
 
 # Of a weight (out, in).
 Quantize = Callable[[Tensor], QuantizedWeight]

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from radixlm.kernels.chain import Chain
 from radixlm.layers.linear import Linear
-from radixlm.layers.low_rank import LowRank, LowRankProducts, Panels, knows
-from radixlm.layers.products import gates_first
+from radixlm.products.low_rank import LowRank, LowRankProducts, Panels, knows
+from radixlm.products.panel_products import gates_first
 
 # A product: Linear.__call__, or what adds to it.
 Multiply = Callable[[Linear, Tensor, Tensor | None], Tensor]

@@ -9,9 +9,9 @@ from typing import NamedTuple, cast
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
+from radixlm.products.compiled import GATES, GateKind, TensorOptions
 
 
 def _relu2(x: Tensor) -> Tensor:

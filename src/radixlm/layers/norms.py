@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.layers.compiled import TensorOptions
+from radixlm.products.compiled import TensorOptions
 
 
 class LayerNorm:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.layers.compiled import TensorOptions
+from radixlm.products.compiled import TensorOptions
 
 
 def plain_frequencies(theta: float, head_dim: int) -> Tensor:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import TokenEmbedding
 from radixlm.layers.norms import RowNorm
+from radixlm.products.compiled import TensorOptions
 
 
 class Split(NamedTuple):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from radixlm.core.errors import DiskStoreError
-from radixlm.core.files import read_text
-from radixlm.core.private_files import replace_private
+from radixlm.formats.files import read_text
+from radixlm.formats.private_files import replace_private
 
 _MOST_BYTES = 1 << 20
 

@@ -13,9 +13,9 @@ from typing import Any
 import xxhash
 
 from radixlm.core.errors import CheckpointError
-from radixlm.core.files import open_regular, read_text
-from radixlm.core.private_files import replace_private
-from radixlm.core.weight_files import Stamp, WeightFile
+from radixlm.formats.files import open_regular, read_text
+from radixlm.formats.private_files import replace_private
+from radixlm.formats.weight_files import Stamp, WeightFile
 
 REMEMBERED = "weight-sums.json"
 # Of what is remembered; a file takes some 200 bytes. The oldest are given up.

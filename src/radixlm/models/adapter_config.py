@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import Field
 
 from radixlm.core.errors import UnsupportedModelError
-from radixlm.core.files import parsed_object
+from radixlm.formats.files import parsed_object
 from radixlm.models.config_fields import Fields, Flag, Number, Size, read, supported, unsupported
 from radixlm.models.module_patterns import ModulePattern, matching
 

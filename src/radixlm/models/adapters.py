@@ -16,13 +16,13 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.core.files import MOST_BYTES, read_bytes
+from radixlm.formats.files import MOST_BYTES, read_bytes
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Addition, Additions
-from radixlm.layers.low_rank import LowRank
 from radixlm.models.adapter_config import CONFIG, AdapterConfig
 from radixlm.models.decoder import CausalLM
 from radixlm.models.folds import Fold, folds_of
+from radixlm.products.low_rank import LowRank
 
 WEIGHTS = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"

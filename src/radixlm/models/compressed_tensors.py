@@ -10,7 +10,6 @@ from pydantic import Field
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.layers.quantized import MIDDLE, QuantizedWeight
 from radixlm.models.config_fields import Fields, Flag, read, supported, unsupported
 from radixlm.models.quantized_parts import (
     PLACE,
@@ -22,6 +21,7 @@ from radixlm.models.quantized_parts import (
     floats,
     unpacked,
 )
+from radixlm.products.quantized import MIDDLE, QuantizedWeight
 
 _Unused = Annotated[None, supported("null")]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from radixlm.core.errors import ConfigError
-from radixlm.layers.quantized import QuantizedWeight
+from radixlm.products.quantized import QuantizedWeight
 
 
 class Cut(NamedTuple):

@@ -10,16 +10,16 @@ from torch import Tensor
 
 from radixlm.attention.attend import Attend
 from radixlm.attention.backends import CpuAttention
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, StepBuffers
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
 from radixlm.layers.lora import Adapted
 from radixlm.layers.rotary import Rotary, Rotation
 from radixlm.layers.split import Split, SplitEmbedding
-from radixlm.layers.ways import Choose, GemmShape
 from radixlm.models.decoder_layer import DecoderLayer, make_norm, under
 from radixlm.models.model_config import ModelConfig
+from radixlm.products.compiled import TensorOptions
+from radixlm.products.gemm_choice import Choose, GemmShape
 
 
 class CausalLM:

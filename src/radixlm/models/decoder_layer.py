@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.attend import Attend
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.experts import ExpertMLP, ExpertRouter, SharedExpert
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.grouped_router import GroupedRouter
@@ -22,6 +21,7 @@ from radixlm.layers.split import Split, SplitRowNorm
 from radixlm.models.latent_projections import LatentProjections
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Experts
+from radixlm.products.compiled import TensorOptions
 
 NamedWeights = Iterator[tuple[str, Tensor]]
 Norm = RMSNorm | LayerNorm | NoNorm

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from radixlm.layers.expansion import LatentSizes
-from radixlm.layers.quantized import QuantizedWeight
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import Checkpoint
+from radixlm.products.quantized import QuantizedWeight
 
 
 class Fold(NamedTuple):

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from radixlm.core.gguf_file import BlockType
-from radixlm.layers.quantized import MIDDLE, QuantizedWeight
+from radixlm.formats.gguf_file import BlockType
+from radixlm.products.quantized import MIDDLE, QuantizedWeight
 
 _Bytes = NDArray[np.uint8]
 _Floats = NDArray[np.float32]

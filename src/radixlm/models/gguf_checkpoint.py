@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.core.gguf_config import ROPE_FACTORS
-from radixlm.core.gguf_file import GGUFFile
-from radixlm.layers.quantized import QuantizedWeight
+from radixlm.formats.gguf_config import ROPE_FACTORS
+from radixlm.formats.gguf_file import GGUFFile
 from radixlm.models.cuts import Cut
 from radixlm.models.gguf_blocks import DECODERS, quantized_weight
+from radixlm.products.quantized import QuantizedWeight
 
 _WHOLE = {
     "token_embd.weight": "model.embed_tokens.weight",

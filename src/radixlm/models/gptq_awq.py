@@ -10,7 +10,6 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from torch import Tensor
 
 from radixlm.core.errors import UnsupportedModelError
-from radixlm.layers.quantized import QuantizedWeight
 from radixlm.models.config_fields import Fields, Flag, read, supported, unsupported
 from radixlm.models.quantized_parts import (
     PLACE,
@@ -23,6 +22,7 @@ from radixlm.models.quantized_parts import (
     floats,
     unpacked,
 )
+from radixlm.products.quantized import QuantizedWeight
 
 _ONES = {4: 0x11111111, 8: 0x01010101}
 # Which of its eight columns AWQ puts in each place of a word, the lowest bits first.

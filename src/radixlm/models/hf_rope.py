@@ -49,7 +49,7 @@ class _Yarn(Fields):
 
 
 class _Factors(Fields):
-    """Only GGUF files have them, `radixlm.core.gguf_config`."""
+    """Only GGUF files have them, `radixlm.formats.gguf_config`."""
 
     factors: _Numbers
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.attend import Attend
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.expansion import Expansion, LatentSizes
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.linear import Linear, RMSNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import Rotation
 from radixlm.models.model_config import ModelConfig
+from radixlm.products.compiled import TensorOptions
 
 # Of the latents' norms, whatever the config says of others.
 _EPS = 1e-6

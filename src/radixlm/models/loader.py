@@ -11,14 +11,14 @@ from tqdm import tqdm
 
 from radixlm.core.errors import CheckpointError, counted
 from radixlm.layers.linear import Linear, Quantize
-from radixlm.layers.quantized import QuantizedWeight
 from radixlm.layers.split import Split
-from radixlm.layers.ways import Choose
 from radixlm.models.decoder import CausalLM
 from radixlm.models.folds import Folded
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.parts import PartCheckpoint, part_of
 from radixlm.models.safetensors_files import Checkpoint, CutCheckpoint
+from radixlm.products.gemm_choice import Choose
+from radixlm.products.quantized import QuantizedWeight
 
 _HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
 _NAMES_SHOWN = 5

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from radixlm.core.errors import UnsupportedModelError
-from radixlm.core.model_files import ModelFiles, files_of
+from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.layers.rotary import FactorScaling, LongScaling, RopeConfig
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.families import ARCHITECTURES

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.layers.quantized import QuantizedWeight, from_mxfp4
 from radixlm.models.cuts import Cut
 from radixlm.models.safetensors_files import FLOATS, StoredTensor, survey
+from radixlm.products.quantized import QuantizedWeight, from_mxfp4
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _BLOCK_BYTES = 16

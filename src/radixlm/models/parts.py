@@ -22,12 +22,12 @@ from torch import Tensor
 
 from radixlm.core.errors import ConfigError
 from radixlm.layers.expansion import LatentSizes
-from radixlm.layers.quantized import QuantizedWeight
 from radixlm.layers.split import Split, stretch
 from radixlm.models.cuts import Cut
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import CutCheckpoint
 from radixlm.models.traits import Experts
+from radixlm.products.quantized import QuantizedWeight
 
 
 class Heads(NamedTuple):

@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.core.files import read_json_object
-from radixlm.layers.quantized import QuantizedWeight
+from radixlm.formats.files import read_json_object
 from radixlm.models.compressed_tensors import compressed_tensors
 from radixlm.models.config_fields import unsupported
 from radixlm.models.cuts import Cut
@@ -18,6 +17,7 @@ from radixlm.models.gptq_awq import awq, gptq
 from radixlm.models.mxfp4 import MXFP4Checkpoint
 from radixlm.models.quantized_parts import PLACE, Packing, Types
 from radixlm.models.safetensors_files import FLOATS, PlainCheckpoint, StoredTensor, survey
+from radixlm.products.quantized import QuantizedWeight
 
 # Has a class of its own: one tensor has the weights of all experts.
 _MXFP4 = "mxfp4"

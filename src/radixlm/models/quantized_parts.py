@@ -20,8 +20,8 @@ from pydantic import Field
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.layers.quantized import MIDDLE, QuantizedWeight
 from radixlm.models.config_fields import Size, supported
+from radixlm.products.quantized import MIDDLE, QuantizedWeight
 
 # Where the fields stand in config.json.
 PLACE = "quantization_config."

@@ -12,10 +12,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.core.files import open_regular
-from radixlm.core.weight_files import weight_files
-from radixlm.layers.quantized import QuantizedWeight
+from radixlm.formats.files import open_regular
+from radixlm.formats.weight_files import weight_files
 from radixlm.models.cuts import Cut
+from radixlm.products.quantized import QuantizedWeight
 
 FLOATS = ("F32", "BF16", "F16", "F64")
 

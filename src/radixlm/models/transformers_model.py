@@ -27,13 +27,13 @@ from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import RopeConfig, Rotation
-from radixlm.layers.ways import Choose
 from radixlm.models.adapter_config import CONFIG as ADAPTER
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.hf_config import EndTokens
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Traits
 from radixlm.models.transformers_modules import replace_modules
+from radixlm.products.gemm_choice import Choose
 
 # What it is called in transformers' table of attention functions.
 _NAME = "radixlm"

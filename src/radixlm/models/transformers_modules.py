@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import Linear, RMSNorm
-from radixlm.layers.ways import Choose
+from radixlm.products.compiled import TensorOptions
+from radixlm.products.gemm_choice import Choose
 
 # What a norm is asked: rows of this spread, some so small that its epsilon counts.
 _SPREADS = (1e-3, 1.0, 30.0)

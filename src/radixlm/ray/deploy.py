@@ -21,8 +21,8 @@ from ray.exceptions import AuthenticationError
 from ray.serve.config import ControllerOptions, HTTPOptions
 from ray.serve.schema import LoggingConfig
 
-from radixlm.build import chosen
-from radixlm.build.resolve import processors_allowed, resolve_device
+from radixlm.assembly import chosen
+from radixlm.assembly.resolve import processors_allowed, resolve_device
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
 from radixlm.core.signals import EndOnce

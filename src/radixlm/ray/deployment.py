@@ -18,8 +18,8 @@ from ray.serve.deployment import Application
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, ModelError
 from radixlm.core.flags import flags_of
-from radixlm.core.model_files import files_of
-from radixlm.core.weight_files import stamped
+from radixlm.formats.model_files import files_of
+from radixlm.formats.weight_files import stamped
 from radixlm.ray.autoscaling import by_queues
 from radixlm.ray.ingress import Ingress
 from radixlm.ray.replica import Replica

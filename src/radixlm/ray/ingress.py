@@ -10,8 +10,8 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
-from radixlm.build.loading import texts_of
-from radixlm.core.model_files import files_of
+from radixlm.assembly.loading import texts_of
+from radixlm.formats.model_files import files_of
 from radixlm.ray.desk import Desk
 from radixlm.ray.fleet import Fleet
 from radixlm.ray.replica import Described
@@ -20,7 +20,7 @@ from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.logs import log_to_stderr
 from radixlm.server.http.tracing import traced
-from radixlm.server.pipeline.recorder import recording
+from radixlm.server.insight.recorder import recording
 from radixlm.server.serve import stored_responses
 from radixlm.text.model_folder import resolve_model
 

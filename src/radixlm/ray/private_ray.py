@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from radixlm.core.errors import ConfigError, reason_of
-from radixlm.core.private_files import check_private, make_private_folder
+from radixlm.formats.private_files import check_private, make_private_folder
 
 _TOKEN_BYTES = 32
 _WRITABLE_BY_OTHERS = 0o022

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ray import serve
 
-from radixlm.build import AsyncEngine, ModelInfo
+from radixlm.assembly import AsyncEngine, ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, EngineStoppedError, RadixLMError
 from radixlm.core.misses import Explained

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 
 from ray.exceptions import RayError
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import GenerateRequest

@@ -18,9 +18,9 @@ from radixlm.ray.fleet import Fleet
 from radixlm.routing import Prefix, Reported
 from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.routes import Route, noted
+from radixlm.server.insight.metrics import PREFIX
 from radixlm.server.pages import tree_nodes
 from radixlm.server.pages.tree_routes import seen_by
-from radixlm.server.pipeline.metrics import PREFIX
 from radixlm.server.pipeline.protocol import CacheParams
 from radixlm.server.pipeline.service import service_of, tenant_of
 

@@ -19,11 +19,11 @@ from radixlm.server.http.envelope import Envelope
 from radixlm.server.http.openapi import Served, document
 from radixlm.server.http.routes import ReadLimits, Route, install_error_handlers
 from radixlm.server.http.tracing import Tracing
+from radixlm.server.insight.recorder import Recorder
 from radixlm.server.kv_events.publisher import KVEventCounts
 from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.tree_routes import router as cache_router
 from radixlm.server.pages.ui_routes import router as ui_router
-from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.server.pipeline.service import Service
 from radixlm.server.responses.response_store import ResponseStore

@@ -19,12 +19,12 @@ from radixlm.server.anthropic.messages_routes import message_task
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.http_errors import AdminKeyNeededError, NotFoundError
 from radixlm.server.http.routes import ReadAs, Route, noted
+from radixlm.server.insight.advice import Advice
+from radixlm.server.insight.usage import CacheReport
 from radixlm.server.openai.completions import completion_generation
-from radixlm.server.pipeline.advice import Advice
 from radixlm.server.pipeline.chat import chat_task
 from radixlm.server.pipeline.generation import Generation, report_of
 from radixlm.server.pipeline.service import check_room, service_of, tenant_of
-from radixlm.server.pipeline.usage import CacheReport
 from radixlm.server.responses.responses_routes import response_task, store_of
 from radixlm.server.sglang.generate_answers import native_task
 

@@ -25,7 +25,7 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from radixlm.build import AsyncEngine, ModelInfo
+from radixlm.assembly import AsyncEngine, ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, EngineDeadError, EngineStoppedError, counted
 from radixlm.engine import Limits
@@ -35,8 +35,8 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.connection import connection_with
 from radixlm.server.http.envelope import UNLOGGED
 from radixlm.server.http.tracing import Tracing, traced
+from radixlm.server.insight.recorder import Recorder, recording
 from radixlm.server.kv_events.publisher import Outlet, Publisher, published
-from radixlm.server.pipeline.recorder import Recorder, recording
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_writer import lost
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from radixlm.cache.reuse_ages import BINS, EDGES, bin_of, worths
 from radixlm.core.keys import Key
-from radixlm.core.trace_lines import PrefixHasher
+from radixlm.formats.trace_lines import PrefixHasher
 
 NO_LIMIT, CLAIRVOYANT, KNOWABLE = "no limit", "clairvoyant", "knowable"
 # Units that a history keeps at most; beyond it they are made twice as long.

@@ -8,8 +8,8 @@ from statistics import median
 
 import numpy as np
 
+from radixlm.assembly import AsyncEngine, Engine
 from radixlm.bench.processor_name import processor
-from radixlm.build import AsyncEngine, Engine
 from radixlm.core.config import EngineConfig
 from radixlm.core.flags import flags_of
 from radixlm.core.keys import Key

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.files import read_text
+from radixlm.formats.files import read_text
 
 Points = Sequence[tuple[int, float]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from radixlm.bench.processor_name import processor
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, reason_of
-from radixlm.core.private_files import replace_private
+from radixlm.formats.private_files import replace_private
 from radixlm.sim.costs import Costs, read_costs
 from radixlm.text.model_folder import DEMO_NAME
 

@@ -9,7 +9,7 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.config import EngineConfig
 from radixlm.core.request import RequestOutput
 from radixlm.engine import Limits
-from radixlm.engine.assembly import make_cache, make_core, resolve_pin_budget
+from radixlm.engine.wiring import make_cache, make_core, resolve_pin_budget
 from radixlm.sim.cost_runner import CostRunner
 from radixlm.sim.costs import Costs
 from radixlm.sim.sim_disk import DiskSize, SimDisk

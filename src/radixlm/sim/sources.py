@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 from radixlm.core.errors import ConfigError, reason_of
-from radixlm.core.private_files import open_private
 from radixlm.core.request import Hint
-from radixlm.core.trace_lines import Recorded, header, trace_line
+from radixlm.formats.private_files import open_private
+from radixlm.formats.trace_lines import Recorded, header, trace_line
 from radixlm.sim.calls import Problems, TraceSession
 from radixlm.sim.generators import GENERATORS, Maker
 from radixlm.sim.message_logs import MessageLog, MessageTokenizer

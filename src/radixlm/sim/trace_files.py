@@ -18,7 +18,7 @@ import numpy as np
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
 from radixlm.core.request import Breakpoint, Hint, Namespace
-from radixlm.core.trace_lines import HEADER
+from radixlm.formats.trace_lines import HEADER
 from radixlm.sim.calls import Problems, TraceCall, TraceSession
 
 Format = Literal["mooncake", "tokens", "messages"]

@@ -19,7 +19,7 @@ from radixlm.testing.ports import free_port
 
 REPLICA, ROUTER = "ray::ServeReplica:radixlm:replica", "ray::FrontDesk"
 INGRESS, PROXY = "ray::ServeReplica:radixlm:ingress", "ray::ProxyActor"
-RANK = "radixlm.build.rank_process"  # of a replica with --tp-size
+RANK = "radixlm.assembly.rank_process"  # of a replica with --tp-size
 # As a script starts it in the background: SIGINT is ignored until it is asked for.
 _START = """
 import signal

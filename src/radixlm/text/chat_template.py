@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from radixlm.core.errors import InvalidRequestError, ModelError
-from radixlm.core.files import read_text
-from radixlm.core.model_files import ModelFiles, files_of
+from radixlm.formats.files import read_text
+from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.text.continuing import continued
 from radixlm.text.fitting import WORDS, Fit, Fitted, fitted, one_text, spelled, wider
 from radixlm.text.probing import find_fit

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
-from radixlm.core.files import QUANTIZERS, open_regular, read_json_object
-from radixlm.core.gguf_file import MAGIC, GGUFFile
+from radixlm.formats.files import QUANTIZERS, open_regular, read_json_object
+from radixlm.formats.gguf_file import MAGIC, GGUFFile
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 

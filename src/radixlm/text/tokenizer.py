@@ -18,7 +18,7 @@ import tokenizers
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.core.keys import Key
-from radixlm.core.model_files import ModelFile, ModelFiles, files_of
+from radixlm.formats.model_files import ModelFile, ModelFiles, files_of
 from radixlm.text.gguf_tokenizer import tokenizer_of
 from radixlm.text.token_bytes import read_decoder
 

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import radixlm as rl
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import BackendError, ProgramError
 from radixlm.lang import api

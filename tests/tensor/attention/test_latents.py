@@ -15,10 +15,10 @@ from radixlm.attention.latents import LatentBackend, least_expanded, pays_expand
 from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchBackend
 from radixlm.core.batch import ScheduledRow
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.expansion import Expansion, LatentSizes
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
+from radixlm.products.compiled import TensorOptions
 from tests.tensor.attention_cases import EVERYTHING, Heads, Path, make_tree_case, random_tree
 
 # Rows of 32 numbers; 84 new tokens and more gain by an expanded context of any length.

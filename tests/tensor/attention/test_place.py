@@ -10,10 +10,10 @@ import torch
 from radixlm.attention.backends import CpuBackend, make_backend
 from radixlm.attention.plan import make_plan
 from radixlm.attention.torch_backend import TorchBackend
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
+from radixlm.products.compiled import TensorOptions
 from tests.tensor.attention_cases import Heads, make_case, unturned
 
 CPU = torch.device("cpu")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from radixlm.assembly import AsyncEngine
 from radixlm.bench import paper_run
 from radixlm.bench.bench_commands import command
-from radixlm.build import AsyncEngine
 from radixlm.core.errors import ConfigError
 
 ARGUMENTS = ["shared-prefix", "--shape", "tiny", "--requests", "4", "--shared", "40", "--own", "4"]

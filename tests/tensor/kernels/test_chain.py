@@ -7,8 +7,8 @@ from torch import Tensor
 
 from radixlm.kernels.chain import Chain
 from radixlm.kernels.openmp import Worker, team
-from radixlm.layers.compiled import TensorOptions, norm_kernel
 from radixlm.layers.linear import RMSNorm
+from radixlm.products.compiled import TensorOptions, norm_kernel
 
 _OPTIONS = TensorOptions(torch.float32, torch.device("cpu"))
 _SIZE = 64

@@ -140,11 +140,11 @@ from radixlm.attention.tile_layout import TileShape
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.place import make_place_kernel
 from radixlm.kernels.code_dots import has_code_dots
-from radixlm.layers import compiled, products
-from radixlm.layers.low_rank import low_rank_kernel
-from radixlm.layers.quantized import quantize
-from radixlm.layers.quantized_products import forms_of, quantized_kernel
-from radixlm.layers.quantized_strips import StripKind
+from radixlm.products import compiled, panel_products
+from radixlm.products.low_rank import low_rank_kernel
+from radixlm.products.quantized import quantize
+from radixlm.products.quantized_products import forms_of, quantized_kernel
+from radixlm.products.quantized_strips import StripKind
 
 users = kernels.user_store()
 
@@ -182,7 +182,7 @@ for halves in (False, True):
     forms = [("vectors", 3, None), *([("tiles", 2, "silu")] if tiles else [])]
     for form, vectors, gate in forms:
         made.append(
-            products.product_kernel(form, vectors, pairs=halves, halves=halves, gate=gate)
+            panel_products.product_kernel(form, vectors, pairs=halves, halves=halves, gate=gate)
         )
     weight = quantize(torch.ones(64, 64), bits=4, group=32)
     for form in forms_of(weight):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from radixlm.build.resolve import processors_seen
+from radixlm.assembly.resolve import processors_seen
 
 LEAVES = """
 import os, time

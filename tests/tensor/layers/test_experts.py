@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.experts import ExpertMLP, ExpertRouter
 from radixlm.layers.linear import Quantize
 from radixlm.layers.mlps import MLP
-from radixlm.layers.quantized import quantize
-from radixlm.layers.ways import one_way
+from radixlm.products.compiled import TensorOptions
+from radixlm.products.gemm_choice import one_way
+from radixlm.products.quantized import quantize
 
 HIDDEN, SIZE, EXPERTS, CHOSEN = 64, 96, 6, 2
 OPTIONS = TensorOptions(torch.float32, torch.device("cpu"))

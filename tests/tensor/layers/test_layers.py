@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from radixlm.layers.compiled import TensorOptions
 from radixlm.layers.linear import (
     Linear,
     LMHead,
@@ -14,6 +13,7 @@ from radixlm.layers.linear import (
 )
 from radixlm.layers.mlps import MLP
 from radixlm.layers.rotary import LinearScaling, RopeConfig, Rotary, YarnScaling
+from radixlm.products.compiled import TensorOptions
 
 CPU = torch.device("cpu")
 F32 = torch.float32

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Adapted, AdaptedRows, Addition
-from radixlm.layers.low_rank import LowRank
-from radixlm.layers.ways import LAYOUTS, GemmChoice, Way, one_way, ways_of
+from radixlm.products.compiled import GATES, GateKind, TensorOptions
+from radixlm.products.gemm_choice import LAYOUTS, GemmChoice, Way, one_way, ways_of
+from radixlm.products.low_rank import LowRank
 
 CPU = torch.device("cpu")
 SIZES = {"a": 104, "b": 104}

@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from radixlm.core.errors import ModelError
 from radixlm.kernels.jit import KernelStore
-from radixlm.layers.compiled import GATES, GateKind, TensorOptions
 from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
 from radixlm.layers.mlps import MLP
-from radixlm.layers.ways import LAYOUTS, GemmChoice, ProductTable, Way, one_way, ways_of
+from radixlm.products.compiled import GATES, GateKind, TensorOptions
+from radixlm.products.gemm_choice import LAYOUTS, GemmChoice, ProductTable, Way, one_way, ways_of
 from tests.pairs import pairs
 
 CPU = torch.device("cpu")

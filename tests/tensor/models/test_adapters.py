@@ -15,10 +15,10 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
 from radixlm.layers.lora import Adapted, AdaptedRows
-from radixlm.layers.quantized import quantize
-from radixlm.layers.ways import one_way
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.models.adapters import WEIGHTS, AdapterWeights, load_adapter
+from radixlm.products.gemm_choice import one_way
+from radixlm.products.quantized import quantize
 from radixlm.testing.peft_adapters import ALL, ATTENTION, adapted_logits, make_adapter
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.attention_cases import DenseAttend

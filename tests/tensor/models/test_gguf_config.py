@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
-from radixlm.core.model_files import ModelFile, files_of
+from radixlm.formats.model_files import ModelFile, files_of
 from radixlm.layers.rotary import LinearScaling, YarnScaling
 from radixlm.models import GGUFCheckpoint, load_model
 from radixlm.models.model_config import load_config, recommended_sampling

@@ -15,8 +15,8 @@ from tokenizers.trainers import BpeTrainer
 from transformers.convert_slow_tokenizer import generate_merges
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
-from radixlm.core.gguf_file import GGUFFile
-from radixlm.core.model_files import ModelFile
+from radixlm.formats.gguf_file import GGUFFile
+from radixlm.formats.model_files import ModelFile
 from radixlm.testing.checkpoints import CHAT_TEMPLATE
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.reference import make_checkpoint

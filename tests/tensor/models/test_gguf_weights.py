@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.core.gguf_file import TYPES, GGUFFile
-from radixlm.layers.quantized import QuantizedWeight
+from radixlm.formats.gguf_file import TYPES, GGUFFile
 from radixlm.layers.rotary import Llama3Scaling, plain_frequencies
-from radixlm.layers.ways import Choose, one_way
 from radixlm.models import CausalLM, GGUFCheckpoint, load_config, load_model
 from radixlm.models.gguf_blocks import DECODERS, quantized_weight
+from radixlm.products.gemm_choice import Choose, one_way
+from radixlm.products.quantized import QuantizedWeight
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.attention_cases import DenseAttend

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.core.model_files import ModelFolder
+from radixlm.formats.model_files import ModelFolder
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.models.safetensors_files import survey
 from radixlm.testing.reference import make_checkpoint

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.gguf_file import GGUFFile
-from radixlm.layers.quantized import QuantizedWeight, from_mxfp4, quantize
+from radixlm.formats.gguf_file import GGUFFile
 from radixlm.layers.split import Split
 from radixlm.models import GGUFCheckpoint, load_config, load_model, open_checkpoint
 from radixlm.models.cuts import Cut
 from radixlm.models.parts import PartCheckpoint, check_parts, part_of
 from radixlm.models.safetensors_files import CutCheckpoint
+from radixlm.products.quantized import QuantizedWeight, from_mxfp4, quantize
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.quantized_folders import Recipe, quantize_folder, write_plain
 from radixlm.testing.reference import (

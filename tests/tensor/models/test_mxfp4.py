@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from radixlm.core.errors import ModelError
-from radixlm.layers.ways import PLAIN
 from radixlm.models import PlainCheckpoint, load_config, load_model, open_checkpoint
 from radixlm.models.safetensors_files import Checkpoint
+from radixlm.products.gemm_choice import PLAIN
 from radixlm.testing.quantized_folders import write_mxfp4, write_plain
 from radixlm.testing.reference import make_checkpoint
 from tests.tensor.attention_cases import DenseAttend

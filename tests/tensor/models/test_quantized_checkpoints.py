@@ -22,10 +22,10 @@ from torch import Tensor
 
 from radixlm import Engine, SamplingParams
 from radixlm.core.errors import CheckpointError, ConfigError, ModelError, UnsupportedModelError
-from radixlm.core.files import QUANTIZERS
-from radixlm.layers.quantized import MIDDLE, QuantizedWeight
-from radixlm.layers.ways import Choose, one_way
+from radixlm.formats.files import QUANTIZERS
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model, open_checkpoint
+from radixlm.products.gemm_choice import Choose, one_way
+from radixlm.products.quantized import MIDDLE, QuantizedWeight
 from radixlm.testing.quantized_folders import (
     AWQ_ORDER,
     Recipe,

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from radixlm.layers.ways import one_way
 from radixlm.models.transformers_modules import replace_modules
+from radixlm.products.gemm_choice import one_way
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from radixlm.core.errors import CheckpointError
-from radixlm.core.weight_files import stamped
+from radixlm.formats.weight_files import stamped
 from radixlm.memory.weight_sums import REMEMBERED, WeightSums
 
 SIZE = 3 << 20

@@ -9,7 +9,7 @@ import pytest
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.observe.causes import Finding, cause_of
-from radixlm.server.pipeline.usage import CacheReport, UsageMeter, as_report
+from radixlm.server.insight.usage import CacheReport, UsageMeter, as_report
 
 
 def test_an_end_that_knows_no_prompt_leaves_what_was_known() -> None:

@@ -19,7 +19,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from radixlm.core.errors import EngineDeadError, NoTrialError, QueueFullError, RadixLMError
-from radixlm.core.files import read_table
+from radixlm.formats.files import read_table
 from radixlm.server.http import http_errors
 from radixlm.server.http.body import Body, parse_body, query_of
 from radixlm.server.http.envelope import exchange_of

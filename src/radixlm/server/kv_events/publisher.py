@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from radixlm.build import AsyncEngine
+from radixlm.assembly import AsyncEngine
 from radixlm.core.errors import ConfigError, EngineDeadError
 from radixlm.core.reports import TreeQuery, counter, exported
 from radixlm.core.request import Namespace

@@ -16,9 +16,9 @@ from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput
 from radixlm.parsers import AnswerEvent, AnswerParser, ReasoningDelta, ToolCallEnded
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.sse import COMMENT, PATIENCE, EventStream, until_disconnect
+from radixlm.server.insight.usage import UsageMeter
 from radixlm.server.pipeline.generation import Generation, Part, run
 from radixlm.server.pipeline.service import Service, service_of
-from radixlm.server.pipeline.usage import UsageMeter
 
 # With more log-probabilities than this, an answer or an event is written in a thread.
 MANY_LOGPROBS = 2_000

@@ -25,14 +25,14 @@ from radixlm.core.request import (
     TokenLogprob,
 )
 from radixlm.core.sampling import SamplingParams
-from radixlm.core.trace_lines import Recorded
+from radixlm.formats.trace_lines import Recorded
 from radixlm.observe.causes import Finding, Outline, find
 from radixlm.server.http.body import in_callers_words
+from radixlm.server.insight.metrics import RequestTimes
+from radixlm.server.insight.usage import CacheReport, CacheReported, as_report
 from radixlm.server.pipeline.answer_memory import Asked
-from radixlm.server.pipeline.metrics import RequestTimes
 from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheParams
 from radixlm.server.pipeline.service import Service
-from radixlm.server.pipeline.usage import CacheReport, CacheReported, as_report
 
 _SEEDS = 2**64
 _WHOLE = (FinishReason.STOP, FinishReason.LENGTH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Protocol
 
-from radixlm.build import ModelInfo
+from radixlm.assembly import ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery

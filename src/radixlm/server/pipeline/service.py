@@ -23,7 +23,7 @@ import numpy as np
 from fastapi import Request
 from prometheus_client.core import Metric
 
-from radixlm.build import ModelInfo
+from radixlm.assembly import ModelInfo
 from radixlm.core import errors
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Key, as_key
@@ -35,12 +35,12 @@ from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.envelope import Keyring, exchange_of
 from radixlm.server.http.http_errors import ModelNotFoundError
 from radixlm.server.http.tracing import Tracing
-from radixlm.server.pipeline.advice import MissWindow
+from radixlm.server.insight.advice import MissWindow
+from radixlm.server.insight.metrics import Counted, Metrics
+from radixlm.server.insight.notices import Notices
+from radixlm.server.insight.recorder import Recorder
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
-from radixlm.server.pipeline.metrics import Counted, Metrics
-from radixlm.server.pipeline.notices import Notices
 from radixlm.server.pipeline.protocol import CacheParams
-from radixlm.server.pipeline.recorder import Recorder
 from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.thinking_switch import ThinkingSwitch

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from radixlm.core.errors import ConfigError
-from radixlm.core.private_files import open_private
+from radixlm.formats.private_files import open_private
 from radixlm.server.config.server_config import ServerConfig
 
 _VERSION = 2

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from typing_extensions import TypedDict
 
-from radixlm.build import ModelInfo
+from radixlm.assembly import ModelInfo
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import EngineDeadError, QueueFullError
 from radixlm.core.sampling import SamplingParams

@@ -11,7 +11,7 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.observe.causes import Cause, Finding, Spot
-from radixlm.server.pipeline.advice import WINDOW_REQUESTS, WINDOW_SECONDS, MissWindow
+from radixlm.server.insight.advice import WINDOW_REQUESTS, WINDOW_SECONDS, MissWindow
 
 LOOKED = Finding(Cause.DATE_TIME, 18, Spot(0, "system", 2), where="the end of the system prompt")
 

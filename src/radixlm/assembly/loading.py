@@ -1,0 +1,368 @@
+"""The making of a running engine from an EngineConfig: every part is made here, and handed what it
+needs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from radixlm.assembly.chosen import chosen, reached_of
+from radixlm.assembly.model_impl import by_transformers, load_foreign
+from radixlm.assembly.places import open_places
+from radixlm.assembly.rank_setup import BackgroundWorkers, ParallelRanks, start_ranks
+from radixlm.assembly.resolve import resolve_context, resolve_threads
+from radixlm.assembly.store_facts import EngineFacts
+from radixlm.assembly.warming import warm_up
+from radixlm.assembly.windows import Windows
+from radixlm.cache import EvictionPolicy, RadixCache, make_policy
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError, InvalidRequestError
+from radixlm.engine import EngineClient, InputProcessor, Limits
+from radixlm.engine.adapter_names import Adapters, NamedPath
+from radixlm.engine.engine_core import Runner
+from radixlm.engine.loop import Inbound
+from radixlm.engine.wiring import make_cache, make_core, resolve_pin_budget
+from radixlm.formats.model_files import ModelFile, ModelFiles
+from radixlm.formats.weight_files import stamped
+from radixlm.kernels.jit import user_store
+from radixlm.kernels.openmp import team
+from radixlm.layers.linear import Quantize
+from radixlm.layers.split import Split
+from radixlm.memory.pools import (
+    KVPool,
+    ReqToTokenPool,
+    WindowLayers,
+    bytes_per_token,
+    default_kv_tokens,
+)
+from radixlm.memory.store_folder import private_folder
+from radixlm.models.gguf_checkpoint import GGUFCheckpoint
+from radixlm.models.loader import load_model
+from radixlm.models.model_config import ModelConfig, recommended_sampling
+from radixlm.models.quantized_checkpoints import open_checkpoint
+from radixlm.models.safetensors_files import CutCheckpoint
+from radixlm.products.gemm_choice import Choose, ProductTable, one_way
+from radixlm.products.quantized import quantize
+from radixlm.runner.adapter_shelf import AdapterShelf
+from radixlm.runner.model_runner import Model, ModelRunner
+from radixlm.runner.paced import PacedRunner
+from radixlm.runner.ranks import leading
+from radixlm.structured_output import Compiler, MaskFiller
+from radixlm.text.chat_template import ChatTemplate
+from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME
+from radixlm.text.prefix_check import BrokenPrefix, broken_prefixes, warning_of
+from radixlm.text.tokenizer import Tokenizer
+
+_logger = logging.getLogger("radixlm.assembly")
+
+QUANTIZERS: Mapping[str, Quantize] = {
+    "int8": partial(quantize, bits=8),
+    "int4": partial(quantize, bits=4, group=32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """The facts of what was loaded, and how. Sizes in tokens.
+
+    max_pinned_tokens: the most that pins may keep.
+    recommended_sampling: what the model's generation_config.json gives, unchecked.
+    broken_prefixes: what the chat template does not keep of earlier turns.
+    threads: that compute, where that is the CPU.
+    deterministic: whether a request has the same bits in any company.
+    kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
+    were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
+    tp_size: ranks; kv_bytes are those of all.
+    """
+
+    name: str
+    model_path: str
+    model_type: str
+    vocab_size: int
+    context_length: int
+    kv_tokens: int
+    kv_bytes: int
+    page_size: int
+    dtype: str
+    device: str
+    eos_token_ids: tuple[int, ...]
+    max_pinned_tokens: int = 0
+    recommended_sampling: Mapping[str, Any] = field(default_factory=dict)
+    broken_prefixes: tuple[BrokenPrefix, ...] = ()
+    threads: int = 1
+    deterministic: bool = False
+    kv_cache_dtype: str = "float32"
+    quantization: str = ""
+    host_tokens: int = 0
+    disk_cache: str = ""
+    disk_tokens: int = 0
+    routed: bool = False
+    tp_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A running engine and what is needed to talk to it."""
+
+    config: EngineConfig
+    info: ModelInfo
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    client: EngineClient
+
+
+def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> Loaded:
+    """Load the model, start its engine. warm: and its kernels. Raises ConfigError, ModelError."""
+    if config.disk_cache is not None:  # said before the model is loaded
+        private_folder(Path(config.disk_cache))
+    with _computing(config) as threads, ExitStack() as if_it_fails:
+        loaded = _load(config, threads, if_it_fails, progress=progress, warm=warm)
+        if_it_fails.pop_all()
+    return loaded
+
+
+@contextmanager
+def _computing(config: EngineConfig) -> Iterator[int]:
+    """Gives this thread as many as the engine will have, and then back what it had."""
+    before = torch.get_num_threads()
+    threads = resolve_threads(config, before)
+    torch.set_num_threads(threads)
+    try:
+        yield threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def _load(
+    config: EngineConfig, threads: int, if_it_fails: ExitStack, *, progress: bool, warm: bool
+) -> Loaded:
+    policy = make_policy(config.eviction_policy)
+    files, model_config, device, dtype = chosen(config)
+    weights = stamped(files.weights())
+    context = resolve_context(config, model_config)
+    tokenizer, template = texts_of(config, files)
+    ranks = start_ranks(config, files, model_config, device, threads, if_it_fails)
+    reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
+    model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
+    windows = Windows.of(config, model.config)
+    capacity = _capacity(config, model.config, windows, dtype, device, ranks)
+    cache = _cache(config, policy, windows, capacity, context)
+    limits = Limits(context, cache.largest_request, model_config.vocab_size)
+    sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
+    pool, table = make_memory(config, model.config, *sizes, dtype, device)
+    inbox: SimpleQueue[Inbound] = SimpleQueue()
+    source = EngineFacts(files, weights, model.config, threads)
+    places = open_places(config, source, pool, inbox.put, progress=progress)
+    runner, adapters = _runner(config, model, pool, table, device, ranks)
+    eos = _ends(model_config, tokenizer)
+    info = ModelInfo(
+        name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
+        model_path=str(files.path),
+        model_type=model_config.model_type,
+        vocab_size=model_config.vocab_size,
+        context_length=limits.context_length,
+        kv_tokens=cache.capacity,
+        kv_bytes=pool.nbytes + (0 if ranks is None else ranks.kv_bytes),
+        page_size=config.page_size,
+        dtype=_name(dtype),
+        device=str(device),
+        eos_token_ids=tuple(sorted(eos)),
+        max_pinned_tokens=cache.pins.budget,
+        recommended_sampling=recommended_sampling(files),
+        broken_prefixes=_checked_prefixes(template, tokenizer),
+        threads=threads,
+        deterministic=config.deterministic,
+        kv_cache_dtype=_name(pool.keys[0].dtype),
+        quantization=config.quantization or "",
+        tp_size=config.tp_size,
+        **places.described(),
+    )
+    grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
+    processor = InputProcessor(limits, eos, grammars)
+    masks = MaskFiller(limits.vocab_size)
+    if warm:
+        small = partial(make_core, config, runner=runner, tokenizer=tokenizer, masks=masks)
+        warm_up(small, cache, processor, grammars)
+    if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
+        runner = PacedRunner(runner, model_config.n_layers, threads=threads)
+    core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
+    team().leave()  # from here on the engine's thread computes
+    most = config.max_queued_requests
+    beside = places if ranks is None else BackgroundWorkers(places, ranks, inbox)
+    client = EngineClient(
+        core, processor, max_queued_requests=most, inbox=inbox, places=beside, adapters=adapters
+    )
+    return Loaded(config, info, tokenizer, template, client)
+
+
+def _runner(
+    config: EngineConfig,
+    model: Model,
+    pool: KVPool,
+    table: ReqToTokenPool,
+    device: torch.device,
+    ranks: ParallelRanks | None,
+) -> tuple[Runner, Adapters]:
+    """The runner with the adapters of the flag, loaded. Raises ConfigError, ModelError."""
+    shelf = AdapterShelf(model, deterministic=config.deterministic, ranks=config.tp_size)
+    adapters = Adapters(shelf)
+    for text in config.lora_paths:
+        try:
+            adapters.load(*NamedPath.of(text))
+        except (ConfigError, InvalidRequestError) as error:
+            raise ConfigError(f"--lora-paths {text}: {error}") from None
+    if ranks is not None:
+        return leading(model, pool, table, device, ranks), adapters
+    runner = ModelRunner(
+        model, pool, table, device, deterministic=config.deterministic, adapters=shelf
+    )
+    return runner, adapters
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _ends(model: ModelConfig, tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens that end an answer."""
+    own = tokenizer.eos_token_id
+    return model.eos_token_ids | (frozenset() if own is None else {own})
+
+
+def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTemplate | None]:
+    """The model's own, or those that flags name. Raises ConfigError, ModelError."""
+    tokenizer, template = (
+        Path(name) if name else None for name in (config.tokenizer, config.chat_template)
+    )
+    return Tokenizer.load(tokenizer or files), ChatTemplate.load(files, template)
+
+
+def _cache(
+    config: EngineConfig, policy: EvictionPolicy, windows: Windows, capacity: int, context: int
+) -> RadixCache:
+    pin_budget = resolve_pin_budget(config, capacity, context)
+    size = windows.size(config, capacity)
+    return make_cache(config, policy, capacity, pin_budget, windows=size)
+
+
+def _capacity(
+    config: EngineConfig,
+    model: ModelConfig,
+    windows: Windows,
+    dtype: torch.dtype,
+    device: torch.device,
+    ranks: ParallelRanks | None,
+) -> int:
+    """Tokens that the pool has room for, those of all ranks, which have loaded by then."""
+    if ranks is None:
+        return config.kv_tokens or default_tokens(config, model, windows, dtype, device)
+    others, counted = ranks.loaded(), replace(model, n_kv_heads=ranks.heads)
+    return config.kv_tokens or min(others, default_tokens(config, counted, windows, dtype, device))
+
+
+def default_tokens(
+    config: EngineConfig,
+    model: ModelConfig,
+    windows: Windows,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> int:
+    """Tokens of this model that the device has room for."""
+    coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
+    shape = model.n_kv_heads, model.head_dim
+    of_layer = bytes_per_token(1, *shape, dtype, coded=coded, latent=latent)
+    return default_kv_tokens(max(int(windows.paid_layers * of_layer), 1), device)
+
+
+def _choice_of_products(config: EngineConfig) -> Choose:
+    measured = ProductTable(user_store()).choice
+    return partial(one_way, quantized=measured) if config.deterministic else measured
+
+
+def make_model(
+    config: EngineConfig,
+    files: ModelFiles,
+    reached: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    progress: bool,
+    split: Split | None = None,
+) -> Model:
+    """reached: the model's shape, with the context that will be used. split: which part of it."""
+    if by_transformers(config, files):
+        return load_foreign(files, reached, dtype, device, _choice_of_products(config))
+    checkpoint = _checkpoint(files, reached)
+    if config.quantization and device.type != "cpu":
+        raise ConfigError("--quantization is for CPUs; on a GPU weights would only lose precision")
+    if config.quantization and checkpoint.is_quantized:
+        raise ConfigError(
+            f"--quantization {config.quantization} quantizes weights in floats, but those of "
+            f"{checkpoint.where!r} are quantized already: leave the flag out"
+        )
+    return load_model(
+        checkpoint,
+        reached,
+        dtype=dtype,
+        device=device,
+        choose=_choice_of_products(config),
+        quantize=QUANTIZERS[config.quantization] if config.quantization else None,
+        progress=progress,
+        split=split,
+    )
+
+
+def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
+    if isinstance(files, ModelFile):
+        return GGUFCheckpoint(files.gguf, shape.head_dim)
+    return open_checkpoint(files.path)
+
+
+def make_memory(
+    config: EngineConfig,
+    model: ModelConfig,
+    capacity: int,
+    longest: int,
+    windows: WindowLayers | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> tuple[KVPool, ReqToTokenPool]:
+    """Raises ConfigError."""
+    n_rows = min(config.max_running_requests, config.chunked_prefill_size)
+    shape = model.n_layers, capacity, model.n_kv_heads, model.head_dim
+    coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
+    try:
+        return (
+            KVPool(
+                *shape,
+                dtype,
+                device,
+                coded=coded,
+                latent=latent,
+                windows=windows,
+            ),
+            ReqToTokenPool(n_rows, longest, device),
+        )
+    except (RuntimeError, MemoryError, ValueError) as error:
+        raise ConfigError(
+            f"no memory for a KV pool of {capacity} tokens (--kv-tokens) and a table of "
+            f"{n_rows} requests (--max-running-requests): {error}"
+        ) from None
+
+
+def _checked_prefixes(
+    template: ChatTemplate | None, tokenizer: Tokenizer
+) -> tuple[BrokenPrefix, ...]:
+    broken = () if template is None else broken_prefixes(template, tokenizer)
+    if broken:
+        _logger.warning("%s (/model_info has more)", warning_of(broken))
+    return broken

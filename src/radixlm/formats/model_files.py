@@ -1,0 +1,96 @@
+"""The files of a model, in a folder or in one GGUF file: the files of its weights, and what is
+beside them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from radixlm.core.errors import CheckpointError
+from radixlm.formats.files import read_json_object
+from radixlm.formats.gguf_config import config_of, generation_config_of, tokenizer_config_of
+from radixlm.formats.gguf_file import GGUFFile
+from radixlm.formats.weight_files import weight_files
+
+_LONGEST_NAME = 100
+
+
+class ModelFolder:
+    """A folder in Hugging Face format: its JSON files, read when asked for; the config once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    def config(self) -> Mapping[str, Any]:
+        """Raises CheckpointError where there is none, or it cannot be read."""
+        return self._config
+
+    @functools.cached_property
+    def _config(self) -> Mapping[str, Any]:
+        if not self.path.is_dir():
+            raise CheckpointError(
+                f"{self.path} is not a folder; a model is a folder with a config.json"
+            )
+        path = self.path / "config.json"
+        if not path.is_file():
+            raise CheckpointError(
+                f"{self.path} has no config.json; is it a Hugging Face model folder?"
+            )
+        return read_json_object(path)
+
+    def generation_config(self) -> Mapping[str, Any]:
+        """Empty where there is none. Raises CheckpointError where it cannot be read."""
+        path = self.path / "generation_config.json"
+        return read_json_object(path) if path.is_file() else {}
+
+    def tokenizer_config(self) -> Mapping[str, Any]:
+        """Empty where there is none. Raises CheckpointError where it cannot be read."""
+        path = self.path / "tokenizer_config.json"
+        return read_json_object(path) if path.exists() else {}
+
+    def weights(self) -> list[Path]:
+        """The files that a loader reads, no more and no less. Raises CheckpointError."""
+        return weight_files(self.path)
+
+
+class ModelFile:
+    """A GGUF file, whose head is read once: the same in its words. Raises CheckpointError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.gguf = path, GGUFFile(path)
+
+    @property
+    def name(self) -> str:
+        """The model's own name, where that is fit to be shown."""
+        name: str = self.gguf.get("general.name", str, "")
+        fit = name.isprintable() and 0 < len(name.strip()) <= _LONGEST_NAME
+        return name.strip() if fit else self.path.stem
+
+    def config(self) -> Mapping[str, Any]:
+        return config_of(self.gguf)
+
+    def generation_config(self) -> Mapping[str, Any]:
+        return generation_config_of(self.gguf)
+
+    def tokenizer_config(self) -> Mapping[str, Any]:
+        return tokenizer_config_of(self.gguf)
+
+    def weights(self) -> list[Path]:
+        return [self.path]
+
+
+ModelFiles = ModelFolder | ModelFile
+
+
+def files_of(model: Path | ModelFiles) -> ModelFiles:
+    """The files of a folder or a GGUF file. Raises CheckpointError for a broken file."""
+    if not isinstance(model, Path):
+        return model
+    return ModelFile(model) if model.is_file() else ModelFolder(model)

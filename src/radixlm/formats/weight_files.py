@@ -1,0 +1,96 @@
+"""The files that a model's weights are in: the one list of those that are loaded, and of those that
+identify what was computed with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
+
+from radixlm.core.errors import CheckpointError
+from radixlm.formats.files import read_json_object
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class Stamp(NamedTuple):
+    """Changes when a file is written or replaced, whatever is in it."""
+
+    nbytes: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Stamp:
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+class WeightFile(NamedTuple):
+    """path: without links. stamp: when it was listed."""
+
+    path: Path
+    stamp: Stamp
+
+    def changed(self) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path} was written or replaced while the model was loaded: start again"
+        )
+
+
+def stamped(paths: Iterable[Path]) -> tuple[WeightFile, ...]:
+    """The files as they are now. Raises CheckpointError for one that cannot be found."""
+    return tuple(WeightFile(path.resolve(), _stamp_of(path)) for path in paths)
+
+
+def _stamp_of(path: Path) -> Stamp:
+    try:
+        return Stamp.of(path.stat())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, as its index has them if there is one.
+
+    Raises CheckpointError for missing files, and for names that lead out of the folder.
+    """
+    if (folder / _SINGLE).is_file():
+        return [folder / _SINGLE]
+    if (folder / _INDEX).is_file():
+        return _indexed(folder)
+    pickles = [path.name for path in sorted(folder.glob("*")) if path.suffix in _PICKLES]
+    if pickles:
+        raise CheckpointError(
+            f"{folder} has only pickled weights ({pickles[0]}), which can run code when loaded and "
+            "are refused; convert them on a machine you can spare: AutoModelForCausalLM"
+            f".from_pretrained({str(folder)!r}).save_pretrained(...) of transformers writes "
+            "safetensors"
+        )
+    raise CheckpointError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
+
+
+def _indexed(folder: Path) -> list[Path]:
+    weight_map = read_json_object(folder / _INDEX).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{folder / _INDEX} has no weight_map")
+    shards = []
+    for name in sorted({str(name) for name in weight_map.values()}):
+        if _leaves_the_folder(name):
+            raise CheckpointError(f"{folder / _INDEX} points outside of its folder: {name!r}")
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder} lacks the shard {name}, which {_INDEX} names")
+        shards.append(folder / name)
+    return shards
+
+
+def _leaves_the_folder(name: str) -> bool:
+    """Whether a path leaves the folder, by its spelling only: in the hub's cache the files
+    themselves are links to elsewhere.
+    """
+    paths = (PurePosixPath(name), PureWindowsPath(name))
+    return any(path.anchor or ".." in path.parts for path in paths)

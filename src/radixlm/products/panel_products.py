@@ -1,0 +1,314 @@
+"""Products with weights in panels on the CPU, compiled: for one token as for thousands.
+
+    outputs    0 .. 47  48 .. 95  ...     a panel: what 48 outputs read, in the order in which they
+              +--------+--------+--       read it, unit after unit (see `kernels.strips`)
+    unit 0    | panel  | panel  |
+         1    |        |        |         a few rows of x meet a panel; their sums stay in
+         ...  +--------+--------+--       registers, a panel (55 KB at 576 inputs) in the cache
+
+There are two forms, and both read the same panels: `vectors`, 8 rows of 48 outputs at a time (4 of
+24 with AVX2), and `tiles`, 32 rows by AMX; where there is AMX a panel of bfloat16 has 32 outputs. A
+row's sums do not depend on the rows beside it. A *gated* product's panels have a vector of gates
+and one of what they multiply; only silu(gate) * up is written.
+A unit of work is a few panels and up to 256 rows; threads take one after the other from a counter.
+Where the last panel overlaps the one before, two of them write the same numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from torch import Tensor
+
+from radixlm.kernels.amx import TILE_UNITS, has_tiles
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.openmp import Worker, team
+from radixlm.kernels.strips import UNIT_BYTES, VECTOR_LANES, Strip
+from radixlm.kernels.vectors import (
+    Lanes,
+    emitted,
+    inner,
+    offset,
+    prefetch_line,
+    processor_has,
+    take_unit,
+)
+from radixlm.products.compiled import GateKind, gate_product
+from radixlm.products.tile_products import TILE_VECTORS, make_tile_rows
+
+Form = Literal["tiles", "vectors"]
+# Vectors of a panel; sums of a strip, such that they stay in registers.
+_STRIP_VECTORS, _SUMS = 3, 24 if processor_has("avx512f") else 12
+# The same of a strip of so few rows that memory is what it waits for.
+_FEW_SUMS = 6
+# Rows of a unit; fewer where threads would have fewer units than this.
+_ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT = 256, 32
+_UNITS_PER_THREAD, _LEAST_UNITS = 2, 4
+# Panels of a unit. With few rows, which wait for memory, threads have more units.
+_PANELS_PER_UNIT = {"tiles": 16, "vectors": 1}
+_FEW_ROWS, _FEW_ROWS_UNITS = 64, 8
+# They stay in the second cache, beside their rows.
+_CACHED_BYTES = 768 << 10
+# A panel is fetched this far ahead of where it is read.
+_AHEAD_BYTES = 2048
+_INT64 = ir.IntType(64)
+
+
+def forms_of(weight: Tensor, *, gated: bool = False) -> tuple[Form, ...]:
+    """The forms that know a weight (out, in) here; none: it cannot be laid out in panels.
+
+    gated: its first half are gates of the second.
+    """
+    outputs, inputs = weight.shape
+    if gated and outputs // 2 % VECTOR_LANES:
+        return ()
+    if weight.device.type != "cpu" or not team().is_whole or not processor_has("fma"):
+        return ()
+    if outputs < _STRIP_VECTORS * VECTOR_LANES:
+        return ()
+    if weight.dtype == torch.float32:
+        return ("vectors",)
+    if weight.dtype != torch.bfloat16 or inputs % 2:
+        return ()
+    tiles = has_tiles() and inputs // 2 % TILE_UNITS == 0
+    return ("tiles", "vectors") if tiles else ("vectors",)
+
+
+class PanelProduct:
+    """x times the transposed weight, plus the bias. One call at a time.
+
+    weight: (out, in), one that some form knows; bias: (out,). dtype: of the result, the weight's or
+    float32, which sums are in any case. form_for: the form for a number of rows. gate: the result
+    is gate(first half) * second, half as wide.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        form_for: Callable[[int], Form],
+        *,
+        gate: GateKind | None = None,
+    ) -> None:
+        outputs, inputs = weight.shape
+        self.outputs = outputs // 2 if gate else outputs
+        self.result = dtype
+        self._form_for = form_for
+        forms, pairs = forms_of(weight, gated=gate is not None), weight.dtype == torch.bfloat16
+        vectors = TILE_VECTORS if gate or "tiles" in forms else _STRIP_VECTORS
+        if gate:
+            order = torch.arange(outputs).view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
+            weight, bias = weight[order], None if bias is None else bias[order]
+        lanes, numbers = vectors * VECTOR_LANES, 2 if pairs else 1
+        self._panels, self._bias = _packed(weight, bias, lanes, numbers)
+        fit = max(_CACHED_BYTES * self._panels.shape[0] // self._panels.nbytes, 1)
+        self._most = {form: min(_PANELS_PER_UNIT[form], fit) for form in forms}
+        self._team = team()
+        self._kernel = functools.partial(
+            product_kernel, vectors=vectors, pairs=pairs, halves=dtype == torch.bfloat16
+        )
+        self._units = inputs // numbers
+        self._workers = self._workers_of(forms, gate)
+
+    def _workers_of(self, forms: Iterable[Form], gate: GateKind | None) -> dict[Form, Worker]:
+        return {
+            form: Worker(
+                self._kernel(form, gate=gate),
+                units=self._units,
+                outputs=self.outputs,
+                panels=self._panels.data_ptr(),
+                bias=self._bias.data_ptr(),
+            )
+            for form in forms
+        }
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """(tokens, in) -> (tokens, out). x: strided over tokens. out: where that is to be, if not
+        in new memory.
+        """
+        made = x.new_empty((x.shape[0], self.outputs), dtype=self.result) if out is None else out
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        self.prepared(x, made)()
+        return made
+
+    @functools.cached_property
+    def _whole(self) -> PanelProduct:
+        """The product of a gated one without its gate, with the same panels."""
+        made = copy.copy(self)
+        made.outputs = 2 * self.outputs
+        made._workers = made._workers_of(self._workers, None)
+        return made
+
+    def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The product of a gated one without its gate, (tokens, in) -> (tokens, 2 x out): a vector
+        of gates and one of what they multiply in turns.
+        """
+        return self._whole(x, out)
+
+    @staticmethod
+    def room(_rows: int) -> int:
+        """Bytes of scratch that a call takes."""
+        return 0
+
+    def prepared(self, x: Tensor, out: Tensor, _scratch: int = 0) -> Worker:
+        """A call that computes the product when it is made. x: contiguous within a token."""
+        rows = x.shape[0]
+        form = self._form_for(rows)
+        worker = self._workers[form]
+        arguments = worker.arguments
+        arguments.rows = rows
+        arguments.height, arguments.width = _unit(
+            rows, self._panels.shape[0], self._most[form], self._team.size
+        )
+        arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
+        arguments.into = out.data_ptr()
+        return worker
+
+
+def gates_first(made: Tensor) -> Tensor:
+    """All gates, then all that they multiply, of vectors of both in turns."""
+    pairs = made.view(made.shape[0], -1, 2, VECTOR_LANES)
+    return pairs.transpose(1, 2).reshape(made.shape)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _unit(rows: int, panels: int, most: int, threads: int) -> tuple[int, int]:
+    """Rows and panels of a unit. most: panels."""
+    height = _ROWS_PER_UNIT
+    while height > _LEAST_ROWS_PER_UNIT and panels * -(-rows // height) < _LEAST_UNITS * threads:
+        height //= 2
+    wanted = threads * (_FEW_ROWS_UNITS if rows <= _FEW_ROWS else _UNITS_PER_THREAD)
+    width = min(max(panels * -(-rows // height) // wanted, 1), most)
+    return height, -(-panels // -(-panels // width))
+
+
+def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tuple[Tensor, Tensor]:
+    """Panels (panels, units, lanes, numbers of a unit) and each one's bias, float32. The last one
+    ends with the last output, and so may begin within the one before it.
+    """
+    outputs, inputs = weight.shape
+    count, whole = -(-outputs // lanes), outputs // lanes
+    panels = weight.new_empty((count, inputs // numbers, lanes, numbers))
+    biases = torch.zeros((count, lanes), dtype=torch.float32, device="cpu")
+    last = slice(-1, None), slice(-lanes, None)
+    for part, rows in ((slice(whole), slice(whole * lanes)), last):
+        cut = weight[rows].view(-1, lanes, inputs // numbers, numbers)
+        panels[part].copy_(cut.transpose(1, 2))
+        if bias is not None:
+            biases[part].copy_(bias[rows].view(-1, lanes))
+    return panels, biases
+
+
+def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind | None) -> Any:
+    """rows(args, begin, count, first, last, ahead): see `product_kernel`."""
+    lanes, element, height = vectors * VECTOR_LANES, 2 if halves else 4, _SUMS // vectors
+    columns, low = lanes // 2 if gate else lanes, max(_FEW_SUMS // vectors, 1)
+    tall, short = (
+        _make_vector_strip(vectors, each, pairs=pairs, halves=halves, gate=gate)
+        for each in (height, low)
+    )
+
+    @inner
+    def rows(args: Any, begin: int, count: int, first: int, last: int, _ahead: int) -> None:
+        stride, panel_bytes = args.outputs * element, args.units * lanes * UNIT_BYTES
+        for panel in range(first, last):
+            column = min(panel * columns, args.outputs - columns)
+            weights = args.panels + panel * panel_bytes
+            bias = args.bias + panel * lanes * UNIT_BYTES
+            for row in range(begin, begin + count, height):
+                x, into = args.x + row * args.x_stride, args.into + row * stride + column * element
+                beyond = begin + count - 1 - row
+                if beyond < low:
+                    short(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
+                else:
+                    tall(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
+
+    return rows
+
+
+def _make_vector_strip(
+    vectors: int, height: int, *, pairs: bool, halves: bool, gate: GateKind | None
+) -> Any:
+    """strip(x, x_stride, last, panel, units, bias, into, stride): `height` rows at x times a panel;
+    rows beyond the `last` one are that one again, and leave the same result in the same place.
+
+    pairs: units are pairs of bfloat16 numbers; halves: results are bfloat16.
+    """
+    panel_row = vectors * VECTOR_LANES * UNIT_BYTES
+
+    @emitted(types.void, *[types.int64] * 8)
+    def strip(builder: ir.IRBuilder, *values: Any) -> None:
+        def through(ops: Lanes, row: list[Any]) -> list[Any]:
+            return [gate_product(builder, ops, gate, *row, coarse=halves)] if gate else row
+
+        x, x_stride, last, panel, units, bias, into, stride = values
+        sums = Strip(builder, height, vectors, pairs=pairs, lanes=VECTOR_LANES)
+        sums.take_one(bias)
+        x_rows = rows_until(builder, x, x_stride, last, height)
+        with cgutils.for_range(builder, units) as loop:
+            ahead = offset(builder, panel, loop.index, panel_row)
+            for line in range(0, panel_row, 64):
+                prefetch_line(builder, builder.add(ahead, ir.Constant(_INT64, _AHEAD_BYTES + line)))
+            sums.add(x_rows, panel, ir.Constant(_INT64, panel_row), loop.index)
+        rows = rows_until(builder, into, stride, last, height)
+        sums.store(rows, bfloat16=halves, join=through)
+
+    return strip
+
+
+def rows_until(
+    builder: ir.IRBuilder, address: Any, stride: Any, last: Any, count: int
+) -> list[Any]:
+    """The addresses of `count` rows; those beyond the `last` one are that one again."""
+    made = []
+    for row in range(count):
+        number = ir.Constant(_INT64, row)
+        place = builder.select(builder.icmp_signed("<", number, last), number, last)
+        made.append(builder.add(address, builder.mul(stride, place)))
+    return made
+
+
+_Arguments = namedtuple(
+    "_Arguments", "counters rows units outputs x x_stride panels bias into height width"
+)
+
+
+@compiled(_Arguments)
+def product_kernel(
+    form: Form, vectors: int, *, pairs: bool, halves: bool, gate: GateKind | None
+) -> Callable[[Any], None]:
+    """The kernel of a form. vectors: of a panel. outputs: of the result. height, width: rows and
+    panels of a unit. Of one, `rows` computes `count` rows from `begin` on times the panels
+    [first, last); what is read after them is `ahead`.
+    """
+    if form == "tiles":
+        multiply = make_tile_rows(halves=halves, gate=gate)
+    else:
+        multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves, gate=gate)
+    lanes = vectors * VECTOR_LANES
+    columns = lanes // 2 if gate else lanes
+
+    def product(args: _Arguments) -> None:
+        height, width = args.height, args.width
+        panels = -(-args.outputs // columns)
+        across, panel_bytes = -(-panels // width), args.units * lanes * UNIT_BYTES
+        count = across * -(-args.rows // height)
+        unit = take_unit(args.counters)
+        while unit < count:
+            begin, first = unit // across * height, unit % across * width
+            unit = take_unit(args.counters)
+            later = unit % across * width if unit < count else first
+            last, ahead = min(first + width, panels), args.panels + later * panel_bytes
+            multiply(args, begin, min(height, args.rows - begin), first, last, ahead)
+
+    return product

@@ -1,0 +1,354 @@
+"""Products with quantized weights on the CPU, compiled: rows become signed bytes, sums are exact.
+
+A panel is what 32 outputs read (16 with AVX2), in the order in which they read it, and the next
+group after it:
+
+    scales | offsets | unit 0  1  2  ...      scales, offsets: float16, of a group's outputs
+                       +---+---+---+--        unit: four inputs of each output, in 8 bits; in 4 bits
+                       |   |   |   |          two units share the bytes of one
+
+    row    codes of a group . units  ->  int32  ->  float32 x both scales, added up group by group
+
+A weight with one scale per output has one group, without scales in the panel. Each thread encodes
+the rows of its unit of work itself: with few rows that is less than to wait for each other.
+Since integers are added up exactly, and groups in their order, a row's bits depend neither on the
+rows beside it nor on the form that computes it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from radixlm.kernels.amx import has_tiles
+from radixlm.kernels.bytes import has_byte_products, make_encode
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.openmp import Worker, team
+from radixlm.kernels.strips import VECTOR_LANES
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    inner,
+    take_unit,
+    thread_number,
+)
+from radixlm.products.compiled import GateKind
+from radixlm.products.panel_products import Form
+from radixlm.products.quantized import QuantizedWeight
+from radixlm.products.quantized_strips import LANES, LINE, StripKind, make_strip
+from radixlm.products.quantized_tiles import STEP, knows_tiles, make_tile_rows
+
+# Rows of a strip, such that its sums stay in registers: as many as there are, the most first.
+_HEIGHTS = (6, 3, 1) if VECTOR_LANES == MOST_LANES else (2, 1)
+# Rows of a unit of work whose codes stay in the second cache.
+_ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
+_UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
+_PANELS_AT_ONCE = 64
+# Of x. Of more inputs in a group the sums of bytes might not fit 32 bits.
+DTYPES = torch.float32, torch.bfloat16
+_MOST_INPUTS = 2**31 // (127 * 255)
+# Of float32, denormal numbers left out.
+_LEAST_EXPONENT = -126
+
+
+def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Form, ...]:
+    """The forms that know a weight (out, in) here, see `products.forms_of`."""
+    outputs, inputs = weight.shape
+    if gated and outputs // 2 % VECTOR_LANES:
+        return ()
+    if weight.codes.device.type != "cpu" or not team().is_whole or not has_byte_products():
+        return ()
+    if outputs < LANES or inputs % MOST_LANES or weight.group % MOST_LANES:
+        return ()
+    if weight.group > _MOST_INPUTS:
+        return ()
+    tiles = has_tiles("amx-int8") and knows_tiles(weight.bits, _group_of(weight))
+    return ("tiles", "vectors") if tiles else ("vectors",)
+
+
+def _group_of(weight: QuantizedWeight) -> int:
+    return 0 if weight.is_whole else weight.group
+
+
+class QuantizedProduct:
+    """x times the transposed weight, plus the bias. One call at a time.
+
+    weight: (out, in), one that some form knows; bias: (out,). dtype: of x, one of `DTYPES`.
+    result: of the product, the same or float32. form_for: the form for a number of rows. gate:
+    the result is gate(first half) * second, half as wide.
+    """
+
+    def __init__(
+        self,
+        weight: QuantizedWeight,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+        result: torch.dtype,
+        form_for: Callable[[int], Form],
+        *,
+        gate: GateKind | None = None,
+    ) -> None:
+        if dtype not in DTYPES or result not in (dtype, torch.float32):
+            raise ValueError(f"no rows of {dtype} with results of {result}")
+        outputs, self._inputs = weight.shape
+        self.outputs = outputs // 2 if gate else outputs
+        self.result = result
+        group, forms = _group_of(weight), forms_of(weight)
+        kind = StripKind(
+            weight.bits,
+            group,
+            weight.offsets is not None,
+            weight.fp4,
+            weight.zero,
+            dtype == torch.bfloat16,
+            result == torch.bfloat16,
+            gate,
+        )
+        self._panels, self._ends = _laid_out(weight, bias, kind)
+        self._groups = weight.scales.shape[1]
+        self._form_for = form_for
+        self._team = team()
+        self._ready, self._room = (-1, 0), 0
+        self._kind = kind
+        self._workers = self._workers_of(forms)
+
+    def _workers_of(self, forms: Iterable[Form]) -> dict[Form, Worker]:
+        return {
+            form: Worker(
+                quantized_kernel(form, self._kind),
+                inputs=self._inputs,
+                outputs=self.outputs,
+                groups=self._groups,
+                panels=self._panels.data_ptr(),
+                panel_bytes=self._panels.stride(0),
+                ends=self._ends.data_ptr(),
+            )
+            for form in forms
+        }
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """(tokens, in) -> (tokens, out). x: strided over tokens. out: where that is to be, if not
+        in new memory.
+        """
+        rows = x.shape[0]
+        made = x.new_empty((rows, self.outputs), dtype=self.result) if out is None else out
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        self.prepared(x, made, self._team.scratch(self.room(rows)))()
+        return made
+
+    @functools.cached_property
+    def _whole(self) -> QuantizedProduct:
+        """The product of a gated one without its gate, with the same panels."""
+        made = copy.copy(self)
+        made.outputs, made._kind = 2 * self.outputs, self._kind._replace(gate=None)
+        made._workers, made._ready = made._workers_of(self._workers), (-1, 0)
+        return made
+
+    def ungated(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The product of a gated one without its gate, (tokens, in) -> (tokens, 2 x out): a vector
+        of gates and one of what they multiply in turns.
+        """
+        return self._whole(x, out)
+
+    def room(self, rows: int) -> int:
+        """Bytes of scratch that a call of that many rows takes."""
+        if (rows, self._team.size) != self._ready:
+            self._prepare(rows, self._team.size)
+        return self._room
+
+    def prepared(self, x: Tensor, out: Tensor, scratch: int) -> Worker:
+        """A call that computes the product when it is made, after `room` of as many rows. x:
+        contiguous within a token. scratch: the address of that much.
+        """
+        worker = self._worker
+        arguments = worker.arguments
+        arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
+        arguments.into = out.data_ptr()
+        arguments.scratch = -(-scratch // LINE) * LINE
+        return worker
+
+    def _prepare(self, rows: int, threads: int) -> None:
+        """Prepare for calls with that many rows and threads, until there are others."""
+        height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
+        self._room = threads * height * row_size(self._inputs, self._groups) + LINE
+        self._ready = rows, threads
+        self._worker = self._workers[self._form_for(rows)]
+        arguments = self._worker.arguments
+        arguments.rows, arguments.height, arguments.width = rows, height, width
+
+
+def row_size(inputs: int, groups: int) -> int:
+    """Bytes of an encoded row: its codes, then a scale and a sum for each group."""
+    return -(-(inputs + 8 * groups) // LINE) * LINE
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _unit(rows: int, panels: int, inputs: int, threads: int) -> tuple[int, int]:
+    """Rows and panels of a unit of work."""
+    height = min(_ROWS_PER_UNIT, max(_CODES_BYTES // inputs, _LEAST_ROWS_PER_UNIT))
+    while height > _LEAST_ROWS_PER_UNIT and panels * -(-rows // height) < _LEAST_UNITS * threads:
+        height //= 2
+    height = max(min(height, rows), 1)
+    wanted = threads * _UNITS_PER_THREAD
+    width = max(panels * -(-rows // max(height, 1)) // wanted, 1)
+    return height, min(width, panels)
+
+
+def _laid_out(
+    weight: QuantizedWeight, bias: Tensor | None, kind: StripKind
+) -> tuple[Tensor, Tensor]:
+    """Panels (panels, bytes), and what a panel's sums end with (panels, 2, lanes), float32: factors
+    and biases. The last panel ends with the last output, and so may begin within the one before it.
+
+    A few panels at a time, so that little more memory is taken than they have.
+    """
+    outputs, inputs = weight.shape
+    numbers = torch.arange(outputs)
+    if kind.gate:
+        numbers = numbers.view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
+    if outputs % LANES:
+        numbers = torch.cat([numbers[: outputs // LANES * LANES], numbers[-LANES:]])
+    # What has one group is filled up to whole steps of tiles: what is not there counts nothing.
+    padded = inputs if kind.group else -(-inputs // STEP) * STEP
+    size = weight.scales.shape[1] * kind.head_bytes + padded * LANES * kind.bits // 8
+    panels = torch.zeros((numbers.numel() // LANES, size), dtype=torch.uint8)
+    ends = torch.zeros((panels.shape[0], 2, LANES))
+    for first in range(0, panels.shape[0], _PANELS_AT_ONCE):
+        some = slice(first, first + _PANELS_AT_ONCE)
+        rows = numbers[first * LANES : some.stop * LANES]
+        made, factors = _panels(weight.rows(rows), kind)
+        panels[some, : made.shape[1]] = made
+        ends[some, 0] = factors.view(-1, LANES)
+        if bias is not None:
+            ends[some, 1] = bias[rows].view(-1, LANES).float()
+    return panels, ends
+
+
+def _panels(weight: QuantizedWeight, kind: StripKind) -> tuple[Tensor, Tensor]:
+    """Panels of a weight with whole ones, and each output's factor. In a group float16 holds the
+    scales over the row's largest one, to a power of two.
+    """
+    outputs, groups = weight.scales.shape
+    count = outputs // LANES
+    units = weight.codes.view(torch.int32).view(count, LANES, groups, -1).permute(0, 2, 3, 1)
+    if kind.bits == 4:
+        units = units[:, :, 0::2] | units[:, :, 1::2] << 4
+    parts = [units.reshape(count, groups, -1).view(torch.uint8)]
+    if not kind.group:
+        return parts[0].view(count, -1), weight.scales
+    factors = _factors(weight)
+    for values in (weight.offsets, weight.scales):
+        if values is not None:
+            small = (values / factors.unsqueeze(1)).to(torch.float16)
+            small = small.view(count, LANES, groups).transpose(1, 2).contiguous()
+            parts.insert(0, small.view(torch.uint8).view(count, groups, -1))
+    return torch.cat(parts, dim=2).view(count, -1), factors
+
+
+def _factors(weight: QuantizedWeight) -> Tensor:
+    """Powers of two such that each row's scales and offsets have float16's upper range."""
+    top = weight.scales.abs().amax(1)
+    if weight.offsets is not None:
+        top = torch.maximum(top, weight.offsets.abs().amax(1))
+    _, exponents = torch.frexp(top)
+    return torch.ldexp(torch.ones_like(top), (exponents - 15).clamp(min=_LEAST_EXPONENT))
+
+
+_Arguments = namedtuple(
+    "_Arguments",
+    "counters rows inputs outputs groups x x_stride panels panel_bytes ends into scratch height "
+    "width",
+)
+
+
+@compiled(_Arguments)
+def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
+    """The kernel of a form for weights of a kind. panels, ends: as `_laid_out` makes them; outputs:
+    of the result. height, width: rows and panels of a unit. scratch: room for each thread's
+    encoded rows.
+    """
+    encoded_size = inner(row_size)
+    multiply = make_tile_rows(kind) if form == "tiles" else _make_rows(kind)
+    encode = _make_encode_rows(kind)
+    columns = LANES // 2 if kind.gate else LANES
+
+    def product(args: _Arguments) -> None:
+        height, width = args.height, args.width
+        panels = -(-args.outputs // columns)
+        across = -(-panels // width)
+        count = across * -(-args.rows // height)
+        row_bytes = encoded_size(args.inputs, args.groups)
+        codes = args.scratch + thread_number(args.counters) * height * row_bytes
+        encoded, unit = -1, take_unit(args.counters)
+        while unit < count:
+            begin, first = unit // across * height, unit % across * width
+            rows = min(height, args.rows - begin)
+            if begin != encoded:
+                encode(args, begin, rows, codes, row_bytes)
+                encoded = begin
+            multiply(args, begin, rows, first, min(first + width, panels), codes, row_bytes)
+            unit = take_unit(args.counters)
+
+    return product
+
+
+def _make_encode_rows(kind: StripKind) -> Any:
+    """encode(args, begin, rows, codes, row_bytes): rows of x as signed bytes."""
+    element = 2 if kind.bfloat16 else 4
+    encode_group = make_encode(bfloat16=kind.bfloat16, floats=bool(kind.group))
+
+    @inner
+    def encode(args: Any, begin: int, rows: int, codes: int, row_bytes: int) -> None:
+        group = args.inputs // args.groups
+        for row in range(rows):
+            x, into = args.x + (begin + row) * args.x_stride, codes + row * row_bytes
+            scales = into + args.inputs
+            sums = scales + 4 * args.groups
+            for g in range(args.groups):
+                at = x + g * group * element
+                encode_group(at, group, into + g * group, scales + 4 * g, sums + 4 * g)
+
+    return encode
+
+
+def _make_rows(kind: StripKind) -> Any:
+    """multiply(args, begin, rows, first, last, codes, row_bytes): encoded rows times panels."""
+    if VECTOR_LANES == MOST_LANES:
+        most, some, one = (make_strip(kind, height) for height in _HEIGHTS)
+        tall, middle = _HEIGHTS[0], _HEIGHTS[1]
+    else:
+        most, one = (make_strip(kind, height) for height in _HEIGHTS)
+        some, tall, middle = most, _HEIGHTS[0], _HEIGHTS[0]
+    element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gate else LANES
+
+    @inner
+    def multiply(
+        args: Any, begin: int, rows: int, first: int, last: int, codes: int, row_bytes: int
+    ) -> None:
+        stride = args.outputs * element
+        for number in range(first, last):
+            column = min(number * columns, args.outputs - columns)
+            panel = args.panels + number * args.panel_bytes
+            ends = args.ends + number * 2 * LANES * 4
+            row = 0
+            while row < rows:
+                x, into = codes + row * row_bytes, args.into + (begin + row) * stride
+                into += column * element
+                sizes = row_bytes, args.inputs, args.groups, stride
+                if rows - row >= tall:
+                    most(x, panel, ends, into, sizes)
+                    row += tall
+                elif rows - row >= middle:
+                    some(x, panel, ends, into, sizes)
+                    row += middle
+                else:
+                    one(x, panel, ends, into, sizes)
+                    row += 1
+
+    return multiply

@@ -1,0 +1,208 @@
+"""One strip of a product with quantized weights: a few encoded rows times a panel, compiled. See
+`quantized_products` for what lies where.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from radixlm.kernels.bytes import add_dots, looked_up
+from radixlm.kernels.strips import VECTOR_LANES
+from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
+from radixlm.products.compiled import GateKind, gate_product
+from radixlm.products.quantized import FP4_LEVELS
+
+VECTORS = 2
+LANES = VECTORS * VECTOR_LANES
+UNIT = 4  # inputs
+LINE = 64
+_AHEAD_BYTES = 2048
+_INT64 = ir.IntType(64)
+
+
+class StripKind(NamedTuple):
+    """The kind of product that a kernel is compiled for. group: inputs that share a scale, 0: all.
+    zero: the code, or the level, of 0. bfloat16, halves: rows and results are. gate: see `Linear`.
+    """
+
+    bits: int
+    group: int
+    offsets: bool
+    fp4: bool
+    zero: int
+    bfloat16: bool
+    halves: bool
+    gate: GateKind | None
+
+    @property
+    def units_bytes(self) -> int:
+        """The bytes of a group's codes in a panel. 0: of a group of all inputs."""
+        return self.group // UNIT * LANES * UNIT * self.bits // 8
+
+    @property
+    def head_bytes(self) -> int:
+        """The bytes of a group's scales and offsets."""
+        return (1 + self.offsets) * 2 * LANES if self.group else 0
+
+
+def make_strip(kind: StripKind, height: int) -> Any:
+    """strip(x, panel, ends, into, sizes): `height` encoded rows times a panel. sizes: bytes of an
+    encoded row, inputs, groups, bytes from result to result.
+    """
+
+    @emitted(types.void, *[types.int64] * 4, types.UniTuple(types.int64, 4))
+    def strip(builder: ir.IRBuilder, x: Any, panel: Any, ends: Any, into: Any, sizes: Any) -> None:
+        row_bytes, inputs, groups, stride = (builder.extract_value(sizes, i) for i in range(4))
+        rows = [offset(builder, x, row_bytes, r) for r in range(height)]
+        sums = _Sums(builder, kind, height)
+        if kind.group:
+            sums.add_groups(rows, panel, inputs, groups)
+        else:
+            sums.add_all(rows, panel, inputs)
+        sums.finish(rows, ends, into, stride, inputs)
+
+    return strip
+
+
+class _Sums:
+    """Code for one strip: sums of rows with a panel's lanes, as variables that become registers."""
+
+    def __init__(self, builder: ir.IRBuilder, kind: StripKind, height: int) -> None:
+        self._builder, self._kind, self._height = builder, kind, height
+        self._ops = ops = Lanes(builder, VECTOR_LANES)
+        self._counts = self._grid(ops.all_integer(0))
+        self._sums = self._grid(ops.all(0))
+
+    def _grid(self, value: Any) -> list[list[Any]]:
+        make = functools.partial(cgutils.alloca_once_value, self._builder, value)
+        return [[make() for _ in range(VECTORS)] for _ in range(self._height)]
+
+    def add_all(self, rows: list[Any], panel: Any, inputs: Any) -> None:
+        """One group: the sums stay integers until the end."""
+        self._add_units(rows, panel, inputs, ir.Constant(_INT64, 0))
+
+    def add_groups(self, rows: list[Any], panel: Any, inputs: Any, groups: Any) -> None:
+        b, kind, ops = self._builder, self._kind, self._ops
+        group_bytes = kind.head_bytes + kind.units_bytes
+        with cgutils.for_range(b, groups) as loop:
+            here = offset(b, panel, loop.index, group_bytes)
+            first = b.mul(loop.index, ir.Constant(_INT64, kind.group))
+            units = b.add(here, ir.Constant(_INT64, kind.head_bytes))
+            for row in self._counts:
+                for variable in row:
+                    b.store(ops.all_integer(0), variable)
+            self._add_units(rows, units, ir.Constant(_INT64, kind.group), first)
+            group = GroupEnds(ops, b, kind, here)
+            for row, counts, sums in zip(rows, self._counts, self._sums, strict=True):
+                scale = offset(b, b.add(row, inputs), loop.index, 4)
+                now, before = ([b.load(variable) for variable in each] for each in (counts, sums))
+                made = group.added(now, before, scale, offset(b, scale, groups, 4))
+                for variable, value in zip(sums, made, strict=True):
+                    b.store(value, variable)
+
+    def _add_units(self, rows: list[Any], units: Any, size: Any, first: Any) -> None:
+        """Products of `size` inputs from the row's `first` on with the units at an address."""
+        b, ops, kind = self._builder, self._ops, self._kind
+        per_step = 2 if kind.bits == 4 else 1
+        step = LANES * UNIT
+        with cgutils.for_range(b, b.udiv(size, ir.Constant(_INT64, UNIT * per_step))) as loop:
+            at = offset(b, units, loop.index, step)
+            for line in range(0, step, LINE):
+                prefetch_line(b, b.add(at, ir.Constant(_INT64, _AHEAD_BYTES + line)))
+            place = b.add(first, b.mul(loop.index, ir.Constant(_INT64, UNIT * per_step)))
+            packed = [ops.load_integers(at, v * VECTOR_LANES) for v in range(VECTORS)]
+            parts = list(zip(*(unpacked(ops, b, kind, each) for each in packed), strict=True))
+            for row, counts in zip(rows, self._counts, strict=True):
+                for number, codes in enumerate(parts):
+                    here = b.add(row, b.add(place, ir.Constant(_INT64, UNIT * number)))
+                    x = b.bitcast(ops.load_one(here, 0), ops.integers)
+                    for v, variable in enumerate(counts):
+                        made = add_dots(ops, b, b.load(variable), codes[v], x, kind.bits)
+                        b.store(made, variable)
+
+    def finish(self, rows: list[Any], ends: Any, into: Any, stride: Any, inputs: Any) -> None:
+        b, ops, kind = self._builder, self._ops, self._kind
+        for r, row in enumerate(rows):
+            if kind.group:
+                made = [b.load(variable) for variable in self._sums[r]]
+            else:
+                counts = [b.load(variable) for variable in self._counts[r]]
+                made = of_one_group(ops, b, kind, counts, b.add(row, inputs))
+            put_row(ops, b, kind, made, ends, offset(b, into, stride, r))
+
+
+def unpacked(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, packed: Any) -> list[Any]:
+    """Units of bytes from one of what a panel has."""
+    if kind.bits == 8:
+        return [packed]
+    low = ops.all_integer(0x0F0F0F0F)
+    upper = builder.lshr(packed, ops.all_integer(4))
+    halves = [builder.and_(each, low) for each in (packed, upper)]
+    return [looked_up(ops, builder, FP4_LEVELS, each) for each in halves] if kind.fp4 else halves
+
+
+def of_one_group(
+    ops: Lanes, builder: ir.IRBuilder, kind: StripKind, counts: Sequence[Any], stats: Any
+) -> list[Any]:
+    """A row's sums, where a weight has one group, times the row's scale. stats: the address of the
+    scale and of the sum of the row's codes.
+    """
+    scale = ops.load_one(stats, 0)
+    total = builder.bitcast(ops.load_one(stats, 1), ops.integers)
+    zeros = builder.mul(total, ops.all_integer(kind.zero))
+    return [
+        builder.fmul(builder.sitofp(builder.sub(count, zeros), ops.vector), scale)
+        for count in counts
+    ]
+
+
+class GroupEnds:
+    """A group's scales and offsets, loaded once for all rows: its products are multiplied by them.
+
+    head: the address of them in the panel.
+    """
+
+    def __init__(self, ops: Lanes, builder: ir.IRBuilder, kind: StripKind, head: Any) -> None:
+        self._ops, self._builder, self._kind = ops, builder, kind
+        self._scales = [ops.load_halves(head, v * VECTOR_LANES) for v in range(VECTORS)]
+        self._offsets = [
+            ops.load_halves(head, LANES + v * VECTOR_LANES)
+            for v in range(VECTORS if kind.offsets else 0)
+        ]
+
+    def added(
+        self, counts: Sequence[Any], sums: Sequence[Any], scale: Any, total: Any
+    ) -> list[Any]:
+        """A row's sums with this group. scale, total: addresses of the row's own, float32."""
+        b, ops = self._builder, self._ops
+        scale, total, made = ops.load_one(scale, 0), ops.load_one(total, 0), []
+        for v, (count, before) in enumerate(zip(counts, sums, strict=True)):
+            part = b.sitofp(count, ops.vector)
+            if self._kind.zero:
+                part = ops.multiply_add(total, ops.all(-self._kind.zero), part)
+            part = b.fmul(part, self._scales[v])
+            if self._offsets:
+                part = ops.multiply_add(total, self._offsets[v], part)
+            made.append(ops.multiply_add(part, scale, before))
+        return made
+
+
+def put_row(
+    ops: Lanes, builder: ir.IRBuilder, kind: StripKind, sums: Sequence[Any], ends: Any, into: Any
+) -> None:
+    """Write a row's results. ends: the address of a panel's factors and biases."""
+    made = []
+    for v, value in enumerate(sums):
+        factor, bias = (ops.load(ends, part * LANES + v * VECTOR_LANES) for part in range(2))
+        made.append(ops.multiply_add(value, factor, bias))
+    if kind.gate:
+        made = [gate_product(builder, ops, kind.gate, *made, coarse=kind.halves)]
+    for v, value in enumerate(made):
+        start = ir.Constant(_INT64, v * VECTOR_LANES * (2 if kind.halves else 4))
+        ops.put(value, builder.add(into, start), bfloat16=kind.halves)

@@ -1,0 +1,1 @@
+"""The server's records of requests: usage, metrics, advice, notices, traces."""

@@ -26,7 +26,7 @@ from radixlm.core.moves import (
     Write,
 )
 from radixlm.core.request import RequestOutput
-from radixlm.engine.tiering import Store, Tiering
+from radixlm.engine.tiering import PlaceStore, Tiering
 from radixlm.scheduler.restoring import Pace
 from radixlm.testing.fake_runner import FakeRunner
 from tests.engines import Bench, make_request
@@ -147,11 +147,11 @@ class DiskBench(Bench):
         self.host = FakeDisk(self.runner, {})
         self.tier = self.cache.add_store(Place.DISK, BLOCK, room)
         self.time = VirtualClock()
-        stores = [Store(self.tier, self.disk, write, Pace(READ_RATE))]
+        stores = [PlaceStore(self.tier, self.disk, write, Pace(READ_RATE))]
         if host:
             self.host_tier = self.cache.add_store(Place.HOST, BLOCK, host)
             pace = Pace(HOST_RATE)
-            stores.insert(0, Store(self.host_tier, self.host, copy, pace))
+            stores.insert(0, PlaceStore(self.host_tier, self.host, copy, pace))
         self.tiering = Tiering(self.cache, self.scheduler.waiting_room, stores, self.time)
         self.core.tiering = self.scheduler.tiers = self.tiering
         self.restoring = self.tiering.floors[-1].restoring

@@ -10,9 +10,6 @@ from pathlib import Path
 from scripts.code_size import ROOT, House
 from tests.arch.made_up_house import build
 
-# These stand twice until one of each is renamed. None may be added.
-STILL_DOUBLE = frozenset({"Reader", "Store", "_Held"})
-
 
 def double_names(house: House) -> dict[str, list[str]]:
     """Names of more than one class of ours, and where these are."""
@@ -42,9 +39,7 @@ def second_names(house: House) -> Iterator[str]:
 
 def test_no_two_classes_have_one_name() -> None:
     house = House.read(ROOT)
-    double = double_names(house)
-    assert {name: double[name] for name in double.keys() - STILL_DOUBLE} == {}
-    assert sorted(STILL_DOUBLE - double.keys()) == [], "no longer double: take it off the list"
+    assert double_names(house) == {}
     assert list(second_names(house)) == []
 
 

@@ -11,7 +11,7 @@ from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, DiskStoreError
 from radixlm.core.moves import Failed, News, Place, Report
-from radixlm.engine.tiering import Store
+from radixlm.engine.tiering import PlaceStore
 from radixlm.memory.disk_store import DiskStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
@@ -87,7 +87,7 @@ class Disk:
         """End when the jobs under way are done, or after some seconds."""
         self._thread.stop()
 
-    def store(self, cache: RadixCache) -> Store:
+    def store(self, cache: RadixCache) -> PlaceStore:
         """The store for the engine that owns the pool."""
         tier = cache.add_store(Place.DISK, self._block_tokens, self.capacity)
-        return Store(tier, self._thread, self._policy, Pace(self._rate))
+        return PlaceStore(tier, self._thread, self._policy, Pace(self._rate))

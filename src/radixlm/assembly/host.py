@@ -9,7 +9,7 @@ from radixlm.cache import RadixCache
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.moves import Place, Report
-from radixlm.engine.tiering import Store
+from radixlm.engine.tiering import PlaceStore
 from radixlm.memory.host_store import HostStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool, free_host_memory
@@ -57,9 +57,9 @@ class Host:
         """End when the jobs under way are done, or after some seconds."""
         self._thread.stop()
 
-    def store(self, cache: RadixCache) -> Store:
+    def store(self, cache: RadixCache) -> PlaceStore:
         """The store for the engine that owns the pool. What is evicted next is copied, once the
         pool is nearly full: what is in both has no use in one of them.
         """
         tier = cache.add_store(Place.HOST, self._tokens, self.capacity)
-        return Store(tier, self._thread, "evict", Pace(self._rate))
+        return PlaceStore(tier, self._thread, "evict", Pace(self._rate))

@@ -33,7 +33,7 @@ SECONDS_TO_ANSWER = 10.0
 SECONDS_OF_GRACE = 1.0
 
 
-class Store(NamedTuple):
+class PlaceStore(NamedTuple):
     """A place beside the pool. mover: runs its jobs; its reports come to `Tiering.take`, on the
     engine's thread.
     """
@@ -130,7 +130,7 @@ class Tiering:
         self,
         cache: RadixCache,
         room: WaitingRoom,
-        stores: Sequence[Store],
+        stores: Sequence[PlaceStore],
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or WallClock()

@@ -200,9 +200,9 @@ class DiskStore:
         start = path.tokens.size - self.block_tokens
         return self.reader(path, start).next(into)
 
-    def reader(self, path: StoredPath, start: int) -> Reader:
+    def reader(self, path: StoredPath, start: int) -> DiskReader:
         """Reads the blocks of a path one by one; start: where the first begins."""
-        return Reader(self, path, start // self.block_tokens)
+        return DiskReader(self, path, start // self.block_tokens)
 
     def find(self, path: StoredPath, keys: Sequence[bytes], number: int) -> Row | None:
         """Find the index's row of the block `number` of a path, whose `keys_of` are given; None
@@ -342,7 +342,7 @@ class DiskStore:
         self._index.close()
 
 
-class Reader:
+class DiskReader:
     """The blocks of a path, one after the other, from one on. Those before it are compared in the
     index, so that the whole path is.
     """

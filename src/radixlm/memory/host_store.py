@@ -20,7 +20,7 @@ class BlockSlots(NamedTuple):
     windows: Slots = NO_WINDOWS
 
 
-class _Held:
+class _HeldBlock:
     """A block, and those that go on from it. row: of the memory. windows: whether the part of
     layers with a window is there.
     """
@@ -30,7 +30,7 @@ class _Held:
     def __init__(self, row: int) -> None:
         self.row = row
         self.windows = False
-        self.after: dict[bytes, _Held] = {}
+        self.after: dict[bytes, _HeldBlock] = {}
 
 
 class HostStore:
@@ -52,7 +52,7 @@ class HostStore:
         self._blocks = blocks
         self._memory = blocks.rows(capacity)
         self._free = list(range(capacity))[::-1]
-        self._root = _Held(-1)
+        self._root = _HeldBlock(-1)
         self.found = -1
 
     @property
@@ -82,7 +82,7 @@ class HostStore:
         """See Store."""
         count = 0
         last: Block[BlockSlots] | None = None
-        held: _Held | None = None
+        held: _HeldBlock | None = None
         for block in blocks:
             path, start = StoredPath(*block[:2]), block.tokens.size - self.block_tokens
             follows = last is not None and last.namespace == block.namespace
@@ -94,11 +94,11 @@ class HostStore:
             count, last = count + 1, block
         return count
 
-    def _put(self, parent: _Held, name: bytes, at: BlockSlots) -> _Held | None:
+    def _put(self, parent: _HeldBlock, name: bytes, at: BlockSlots) -> _HeldBlock | None:
         """None: there is no room."""
         held = parent.after.get(name)
         if held is None and self._free:
-            held = parent.after[name] = _Held(self._free.pop())
+            held = parent.after[name] = _HeldBlock(self._free.pop())
             self._blocks.pack(at.slots, self._memory[held.row], at.windows)
             held.windows = in_windows(at.windows)
         elif held is not None and in_windows(at.windows) and not held.windows:
@@ -140,9 +140,9 @@ class HostStore:
         own = path.tokens[start : start + self.block_tokens].tobytes()
         return own if start else path.namespace + own
 
-    def find(self, path: StoredPath, end: int) -> _Held | None:
+    def find(self, path: StoredPath, end: int) -> _HeldBlock | None:
         """The block that ends there, the root at 0; None where it is not stored."""
-        held: _Held | None = self._root
+        held: _HeldBlock | None = self._root
         for start in range(0, end, self.block_tokens):
             held = None if held is None else held.after.get(self.name(path, start))
         return held

@@ -10,7 +10,7 @@ from radixlm.cache import RadixCache
 from radixlm.core.clock import VirtualClock
 from radixlm.core.config import EngineConfig
 from radixlm.core.moves import Drop, Ended, Job, Moved, Place, Read, Write
-from radixlm.engine.tiering import Store, Tiering
+from radixlm.engine.tiering import PlaceStore, Tiering
 from radixlm.scheduler import WaitingRoom
 from radixlm.scheduler.restoring import Pace
 from radixlm.sim.disk_losses import DiskLosses
@@ -54,7 +54,7 @@ class SimDisk:
     def tiering(self, cache: RadixCache, room: WaitingRoom) -> Tiering:
         """The tiering for the engine's core."""
         tier = cache.add_store(Place.DISK, self._block, self._room)
-        store = Store(tier, self, self._policy, Pace(self._rate))
+        store = PlaceStore(tier, self, self._policy, Pace(self._rate))
         self._tiering = Tiering(cache, room, [store], self._clock)
         return self._tiering
 

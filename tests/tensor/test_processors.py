@@ -29,14 +29,14 @@ SAME_BITS = (
 VECTORS = (
     "attention/test_cpu_backend.py",
     "attention/test_coded_pool.py",
-    "layers/test_compiled.py",
+    "products/test_compiled.py",
     "layers/test_experts.py",
     "layers/test_few_tokens.py::test_the_same_bits[llama-float32]",
     "layers/test_few_tokens.py::test_the_same_bits[llama-bfloat16]",
     "layers/test_few_tokens.py::test_the_same_bits[llama-int8]",
     "layers/test_lora.py",
     "layers/test_packing.py",
-    "layers/test_quantized.py",
+    "products/test_quantized.py",
 )
 # With vectors of another width also what a processor with AVX-512 has tested by itself.
 WIDTH = (
@@ -58,9 +58,9 @@ TILES = (
     "layers/test_few_tokens.py::test_the_same_bits[llama-bfloat16]",
     "layers/test_few_tokens.py::test_the_same_bits[llama-int8]",
     "layers/test_packing.py",
-    "layers/test_quantized.py::test_products",
-    "layers/test_quantized.py::test_a_row_has_the_same_bits_in_any_company_and_form",
-    "layers/test_quantized.py::test_what_no_form_knows_is_multiplied_in_blocks_when_bits_matter",
+    "products/test_quantized.py::test_products",
+    "products/test_quantized.py::test_a_row_has_the_same_bits_in_any_company_and_form",
+    "products/test_quantized.py::test_what_no_form_knows_is_multiplied_in_blocks_when_bits_matter",
 )
 EMULATION = HERE / "emulated_amx.py"
 

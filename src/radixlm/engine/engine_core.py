@@ -128,7 +128,7 @@ class EngineCore:
             self._leaks += 1
             _logger.error("slots leaked: %s of %d while idle", usage, self.cache.capacity)
         for each in self.cache.components:
-            if (its := each.usage()).private or each.held != each.pinned:
+            if (its := each.usage()).private or its.locked != each.pinned:
                 self._leaks += 1
                 _logger.error("%s: slots leaked: %s while idle", type(each).__name__, its)
 

@@ -276,6 +276,8 @@ class Scheduler:
                 continue
             slots = self._start(state, budget)
             if slots is None:
+                if self.tiers is not None and not self._running:
+                    self.tiers.give_way(alone=True)  # copies lock what it needs of windows
                 break
             budget -= self._give(state, slots, parts)
             self.fairness.admit(state.request.tenant)

@@ -50,11 +50,6 @@ def test_tombstones_change_no_token(gemma: Path) -> None:
         assert engine.stats().swa_free == stats.swa_capacity
 
 
-def test_with_a_disk_all_layers_have_the_same_slots(gemma: Path, tmp_path: Path) -> None:
-    with Engine(str(gemma), disk_cache=str(tmp_path / "kv"), **FLAGS) as engine:
-        assert engine.stats().swa_capacity == 0
-
-
 def test_the_same_bits_are_refused_before_weights_are_read(gemma: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((gemma / "config.json").read_text())
     with pytest.raises(ConfigError, match="--deterministic does not know sliding windows"):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.cache.window_slots import WindowSize
+from radixlm.core.request import FinishReason, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
 from tests.engines import Bench, byte_tokenizer, make_request
+
+MINE = Namespace()
 
 
 def _full(seed: list[int], max_tokens: int) -> RequestOutput:
@@ -117,3 +120,13 @@ def test_where_nobody_wants_text_none_is_made() -> None:
         outputs += core.step()
     whole = RequestOutput.joined(outputs)
     assert (whole.text, len(whole.token_ids)) == ("", 4)
+
+
+def test_pins_of_one_window_are_no_leak() -> None:
+    bench = Bench(128, pin_budget=64, windows=WindowSize(8, 96, 16))
+    bench.core.add(make_request("r", range(30), 1, namespace=MINE))
+    bench.run()
+    for end in (30, 26):
+        bench.cache.pin(list(range(end)), MINE)
+    bench.core.check_idle()
+    assert bench.core.stats().leaks == 0

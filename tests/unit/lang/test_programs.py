@@ -400,8 +400,10 @@ def test_exceptions_and_cancels_name_the_program_s_line(backend):
         s.cancel()
 
     for program, line in ((raises, "# this line"), (cancels, "in cancels")):
-        error = rl.function(program).run(backend=backend, stream=True).error()
-        assert line in error.line
+        state = rl.function(program).run(backend=backend, stream=True)
+        with pytest.raises(ProgramError):  # the program has its own thread
+            state.text()
+        assert line in state.error().line
 
 
 def test_steps_that_are_done_are_not_looked_through_at_each_step(backend, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from radixlm.cache import RadixCache
+from radixlm.cache.window_slots import WindowSize
 from radixlm.core.keys import Key
 from radixlm.core.misses import MissReport
 from radixlm.core.request import Namespace
@@ -36,7 +37,8 @@ class Patient:
         raise AssertionError
 
     def give_way(self, *, alone: bool) -> bool:
-        raise AssertionError
+        self.asked.append(f"give way, {alone=}")
+        return alone
 
 
 def test_the_tiers_that_it_is_given_are_asked() -> None:
@@ -51,3 +53,16 @@ def test_the_tiers_that_it_is_given_are_asked() -> None:
     [output] = scheduler.update(batch, runner.execute(batch), {})
     assert output.request_id == "second"
     assert tiers.asked == ["first", "second", "second is admitted"]
+
+
+def test_a_request_that_is_alone_has_copies_give_way() -> None:
+    cache = RadixCache(64, windows=WindowSize(8, 36, 16))
+    room = WaitingRoom(cache, make_order("fcfs"))
+    tiers = Patient(room)
+    tiers.asked.append("before")  # it lets nobody wait
+    scheduler = Scheduler(room, chunked_prefill_size=16, max_running_requests=2, tiers=tiers)
+    lease = cache.acquire(list(range(36)), None)
+    assert lease.extend(36) is not None  # as a copy holds all window slots
+    scheduler.add(make_request("alone", range(40, 56), 1))
+    assert not scheduler.schedule().rows
+    assert tiers.asked == ["before", "alone", "give way, alone=True"]

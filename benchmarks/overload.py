@@ -30,7 +30,7 @@ import uvloop
 from tqdm import tqdm
 
 from benchmarks.peer_workloads import Draw
-from benchmarks.pictures import panels, save
+from benchmarks.pictures import draw_memory, panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import Trace, median, quantile, serving, traced
 from benchmarks.wall import wall
@@ -234,10 +234,7 @@ def draw(path: Path, report: dict[str, Any], over: Seen, trace: Trace) -> None:
         )
     times.set_ylim(bottom=0)
     times.legend(loc="upper right", markerscale=4)
-    memory.plot(trace.seconds, trace.mb, label="the server's resident memory, MB")
-    memory.set_ylim(0, 1.3 * max(trace.mb))
-    memory.set_xlabel("seconds")
-    memory.legend(loc="lower right")
+    draw_memory(memory, trace.seconds, trace.mb)
     save(figure, path)
 
 

@@ -24,6 +24,14 @@ def panels(count: int, title: str, height: float = 2.6) -> tuple[Figure, Sequenc
     return figure, axes
 
 
+def draw_memory(axes: Any, seconds: Sequence[float], mb: Sequence[float]) -> None:
+    """Draw a server's resident memory over time, from zero on, so that growth has its true size."""
+    axes.plot(seconds, mb, label="the server's resident memory, MB")
+    axes.set_ylim(0, 1.3 * max(mb))
+    axes.set_xlabel("seconds")
+    axes.legend(loc="lower right")
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from typing import Any
 import uvloop
 from tqdm import tqdm
 
-from benchmarks.pictures import panels, save
+from benchmarks.pictures import draw_memory, panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import Served, Trace, serving, traced
 from benchmarks.wire import Answer, BrokenAnswerError, Connection, Pool, request_bytes
@@ -189,11 +189,8 @@ def _rows(outcomes: Counter[tuple[str, str]]) -> list[dict[str, object]]:
 def draw(path: Path, report: dict[str, Any], trace: Trace) -> None:
     title = f"Soak: {report['requests']:,} requests, 30 % aborted, 5 % malformed"
     figure, [axes] = panels(1, title)
-    axes.plot(trace.seconds, trace.mb, label="the server's resident memory, MB")
+    draw_memory(axes, trace.seconds, trace.mb)
     axes.axvline(trace.seconds[len(trace.seconds) // 5], linestyle=":", color="gray")
-    axes.set_ylim(0, 1.3 * max(trace.mb))
-    axes.set_xlabel("seconds")
-    axes.legend(loc="lower right")
     save(figure, path)
 
 

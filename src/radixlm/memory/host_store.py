@@ -66,9 +66,7 @@ class HostStore:
         """See Carrier."""
         return BlockSlots(slots, windows)
 
-    def place(self, slots: Slots, windows: Slots = NO_WINDOWS) -> BlockSlots:
-        """See Carrier."""
-        return BlockSlots(slots, windows)
+    place = source  # nothing lies between
 
     def target(self, windows: Slots = NO_WINDOWS) -> BlockSlots:
         """See Carrier: there is nothing between."""

@@ -79,7 +79,7 @@ class Store(Protocol[P_contra]):
         """Store blocks, each after those before it on its path. Returns how many, from the first
         on, are stored now: the next one's parent is not, or there is no room for it. blocks: each
         is asked for when those before it are written. One that is stored without the part of
-        layers with a window gets it.
+        layers with a window gets it. An error, theirs as well, leaves what was stored before.
         """
 
     def reader(self, path: StoredPath, start: int, /) -> Reader[P_contra]:

@@ -206,13 +206,7 @@ class Transfers(threading.Thread, Generic[P]):
         most = size * max(1, min(MOST_BLOCKS, MOST_BYTES // self._blocks.nbytes))
         for first in range(0, job.slots.size, most):
             stop = min(first + most, job.slots.size)
-            try:
-                stored = self._store.put(self._sources(job, range(first, stop, size)))
-            except _AbandonedError:
-                # A store without transactions may have one with other tokens' values.
-                path = job.tokens[: job.start + first + size]
-                self._store.delete([StoredPath(job.namespace, path)])
-                raise
+            stored = self._store.put(self._sources(job, range(first, stop, size)))
             if stored:
                 yield job.start + first + stored * size
             if first + stored * size < stop:

@@ -113,16 +113,16 @@ class StoredParts(TreeObserver):
         stored = node.stored[self.place]
         return node.start + stored if stored else 0
 
-    def cover(self, node: TreeNode, upto: int, windows: int) -> None:
+    def cover(self, node: TreeNode, upto: int, windows: int, exact: int = 0) -> None:
         """The path through `node` is stored up to its first `upto` tokens. windows: see StoredPath,
-        of blocks that are stored with both parts, or were before.
+        of blocks that are stored with both parts; others may be, but not those of `exact`.
         """
         for at in reversed(list(upward(node))):
             wanted = min(upto, at.end) - at.start
             if wanted > at.stored[self.place]:
                 self._resize(at, wanted)
             if (part := self.by_id.get(at.id)) is not None:
-                part.windows |= windows & self._blocks(at)
+                part.windows = (part.windows & ~exact | windows) & self._blocks(at)
 
     def usable(self, node: TreeNode, upto: int, window_blocks: int) -> int:
         """Tokens of the longest prefix of a path, of its first `upto` that are stored, of which the

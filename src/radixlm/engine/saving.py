@@ -228,8 +228,10 @@ class Saving:
         size = self._tier.block_tokens
         for path in news.added:
             if (namespace := _unpacked(path.namespace)) is not None:
-                upto = path.tokens.size
-                self._tier.stored(path.tokens, namespace, 0, upto, windows=path.windows)
+                known = path.tokens.size
+                self._tier.stored(
+                    path.tokens, namespace, 0, known, windows=path.windows, exact=True
+                )
         for path in news.gone:
             if (namespace := _unpacked(path.namespace)) is not None:
                 self._tier.gone(path.tokens, namespace, path.tokens.size - size)

@@ -222,7 +222,7 @@ class Tiering:
                 return
             job.ended(report)
             if of_read:
-                floor.failed_reads += bool(report.absent or report.error)
+                floor.failed_reads += bool(report.absent or report.lacks_windows or report.error)
                 floor.saving.turn_off(report.error)
             return
 

@@ -209,7 +209,7 @@ class DiskStore:
         self, block: StoredBlock, key: bytes, row: Row, written: list[_Written]
     ) -> None:
         """A block that is stored without those of layers with a window gets them."""
-        if row.is_sound and self._lacks(row, block.parts):
+        if row.is_sound and self.lacks(row, block.parts):
             record = self._file.read_record(row.slot)
             sums = row.sum + self._file.write(row.slot, key, block.parts, only_windows=True)
             row = row._replace(sum=sums)
@@ -242,7 +242,7 @@ class DiskStore:
         key = keys[number + 1]
         for _ in range(_TRIES):
             row = self.find(path, keys, number)
-            if row is None or self._lacks(row, into):
+            if row is None or self.lacks(row, into):
                 return False
             if self.fetch(row, key, into):
                 return True
@@ -256,7 +256,7 @@ class DiskStore:
         """Read the bytes of a row. False: they are not what was written, or less than is asked for,
         or, where it does not wait for the disk, not in the system's memory.
         """
-        if not row.is_sound or self._lacks(row, into):
+        if not row.is_sound or self.lacks(row, into):
             return False
         found = self._file.read(row.slot, key, into, waits=waits)
         if found is None or row.sum[: len(found)] != found:
@@ -264,14 +264,10 @@ class DiskStore:
         self.stats.read_blocks += 1
         return True
 
-    def _lacks(self, row: Row, into: Parts) -> bool:
+    def lacks(self, row: Row, into: Parts) -> bool:
         """Whether more is to be read than is stored: those of layers with a window, too."""
-        return row.sums == 1 and self._is_whole(into)
-
-    def _is_whole(self, parts: Parts) -> bool:
-        """Whether these are of a block with what layers with window slots have of it."""
-        whole = sum(part.nbytes for part in parts) == self.block_bytes
-        return whole and self._file.window_bytes > 0
+        windows = row.sums == 1 and self._file.window_bytes > 0
+        return windows and sum(part.nbytes for part in into) == self.block_bytes
 
     def _lose(self, key: bytes, row: Row) -> None:
         """A damaged block: deleted, so that it is written again; if need be only forgotten."""
@@ -370,13 +366,18 @@ class DiskReader:
         self._keys = store.keys(path)
         self._number = number
         self._compared = False
+        self.lacks_windows = False
 
     def next(self, into: Parts) -> bool:
         """See Reader of `stores`."""
-        if not self._begun() or not self._store.read(self._path, self._keys, self._number, into):
+        if not self._begun():
             return False
-        self._number += 1
-        return True
+        if self._store.read(self._path, self._keys, self._number, into):
+            self._number += 1
+            return True
+        row = self._store.find(self._path, self._keys, self._number)
+        self.lacks_windows = row is not None and self._store.lacks(row, into)
+        return False
 
     def at_hand(self) -> Callable[[Parts], bool] | None:
         """See Reader of `stores`."""

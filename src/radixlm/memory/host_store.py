@@ -168,12 +168,16 @@ class HostReader:
         self._path = path
         self._at = start
         self._held = store.find(path, start)
+        self.lacks_windows = False
 
     def next(self, into: BlockSlots) -> bool:
         """See Reader."""
         name = self._store.name(self._path, self._at)
         self._held = None if self._held is None else self._held.after.get(name)
-        if self._held is None or (in_windows(into.windows) and not self._held.windows):
+        if self._held is None:
+            return False
+        self.lacks_windows = in_windows(into.windows) and not self._held.windows
+        if self.lacks_windows:
             return False
         self._at += self._store.block_tokens
         self._store.found = self._held.row

@@ -54,9 +54,11 @@ class Carrier(Protocol[P_co]):
 class Reader(Protocol[P_contra]):
     """The blocks of a path, one after the other."""
 
+    lacks_windows: bool
+
     def next(self, into: P_contra, /) -> bool:
-        """Read the next block; False: it is not stored, nor is what follows, or the part of layers
-        with a window is not that is asked for.
+        """Read the next block; False: it is not stored, nor is what follows, or `lacks_windows`:
+        the part of layers with a window is not that is asked for.
         """
 
     def at_hand(self) -> Callable[[P_contra], bool] | None:

@@ -262,6 +262,8 @@ class Restoring:
         self._end(made)
         if report.absent:
             self._tier.gone(made.known, made.namespace, report.upto)
+        if report.lacks_windows:
+            self._tier.lacks_windows(made.known, made.namespace, report.upto)
         if report.error:
             self._rest(_FAILED[self._tier.place])
 

@@ -125,3 +125,17 @@ def test_only_whole_blocks_are_copied_and_stay_meanwhile() -> None:
     assert windows.usage().locked == 8
     windows.end_copy(mine)
     assert windows.usage()[1:] == (0, 0, 8)
+
+
+def test_what_others_say_of_windows_takes_some_away() -> None:
+    _, tier, _ = made()
+    tier.stored(KEY, None, 0, 24)
+    tier.stored(KEY, None, 0, 20, windows=0b1011, exact=True)
+    assert (tier.length_of(KEY, None), tier.restorable(KEY, None)) == (24, 8)
+    tier.stored(KEY, None, 8, 16, windows=0)  # a write takes nothing away
+    tier.stored(KEY, None, 8, 12, windows=0b100)
+    assert tier.restorable(KEY, None) == 16
+    tier.lacks_windows(KEY, None, 4)
+    assert (tier.length_of(KEY, None), tier.restorable(KEY, None)) == (24, 16)
+    tier.lacks_windows(KEY, None, 12)
+    assert (tier.length_of(KEY, None), tier.restorable(KEY, None)) == (24, 4)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from radixlm.cache.window_slots import WindowSize
 from radixlm.core.keys import as_key
+from radixlm.core.moves import News
 from radixlm.core.request import Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from tests.disk_bench import BLOCK, DiskBench
@@ -95,3 +98,19 @@ def test_host_memory_and_then_the_disk() -> None:
     assert 0 < on_host < on_disk == 60
     assert output.cached_tokens == 60
     assert output.miss.from_host == on_host
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_blocks_that_have_lost_their_windows_are_not_deleted(*, said: bool) -> None:
+    """Another process has written them anew. said: that is known before they are read."""
+    bench = bench_of()
+    blocks = bench.disk.blocks
+    for name in list(blocks)[-3:]:
+        blocks[name] = blocks[name][:1]
+    if said:
+        bench.tiering.take(News(bench.disk.paths()))
+        bench.step()
+    output = served(bench, PROMPT)
+    assert output.cached_tokens == 48
+    assert len(blocks) == 15
+    assert bench.tier.length_of(as_key(PROMPT), Namespace()) == 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 from radixlm.cache import Lease, RadixCache
@@ -12,7 +12,7 @@ from radixlm.cache.stored import StoredTier
 from radixlm.cache.stored_parts import Blocks, StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.config import DiskWritePolicy
-from radixlm.core.keys import Key, Slots, common_prefix
+from radixlm.core.keys import Key, Slots
 from radixlm.core.moves import (
     NO_SLOT,
     NO_WINDOWS,
@@ -33,6 +33,7 @@ MOST_BLOCKS, SHARE_OF_POOL = 16, 1 / 8
 PAUSE = 1.0
 _NAMES = {Place.HOST: "host memory", Place.DISK: "the disk cache"}
 
+Wanted = Callable[[Hashable, Key], bool]
 _logger = logging.getLogger("radixlm.engine")
 
 
@@ -51,7 +52,7 @@ class _Saved:
 
 class Saving:
     """Writes to one place: host memory, or the disk. After an error nothing is written there any
-    more; what is stored is still read.
+    more; what is stored is still read, and what must go is still deleted.
 
     under_way: by ticket. written: tokens, since the start. failed: writes that ended early, though
     nobody ended them. error: why nothing is written any more. waits: paths that are stored and the
@@ -135,27 +136,24 @@ class Saving:
         for ticket in self.under_way:
             self._mover.cancel(ticket)
 
-    def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
-        """End the writes of what comes after the first `keep` tokens of a key, before anything else
-        becomes of it, and delete what of it was written.
+    def discard(self, wanted: Wanted, keep: int) -> None:
+        """End the writes that are wanted before anything else becomes of them, and delete what was
+        written after the first `keep` tokens.
         """
-        for ticket, saved in list(self.under_way.items()):
-            own, tokens, _ = saved.blocks
-            if own == namespace and common_prefix(tokens, key) > keep:
-                self._abandon(ticket)
-                start = max(keep - keep % self._tier.block_tokens, saved.blocks.start)
-                self._to_drop.append(Blocks(own, tokens, start))
+        blocks = {ticket: saved.blocks for ticket, saved in self.under_way.items()}
+        for own, tokens, first in map(blocks.__getitem__, self.abandon(wanted)):
+            start = max(keep - keep % self._tier.block_tokens, first)
+            self._to_drop.append(Blocks(own, tokens, start))
 
-    def abandon_all(self) -> list[int]:
-        """Let go of all slots without waiting for the jobs, whose tickets these are."""
-        tickets = list(self.under_way)
-        for ticket in tickets:
-            self._abandon(ticket)
-        return tickets
-
-    def _abandon(self, ticket: int) -> None:
-        self._mover.abandon(ticket)
-        self._end(self.under_way.pop(ticket))
+    def abandon(self, wanted: Wanted) -> list[int]:
+        """Let go of the slots of those wanted without waiting for the jobs, whose tickets these
+        are.
+        """
+        found = [n for n, saved in self.under_way.items() if wanted(*saved.blocks[:2])]
+        for ticket in found:
+            self._mover.abandon(ticket)
+            self._end(self.under_way.pop(ticket))
+        return found
 
     def turn_off(self, error: str) -> None:
         """Write nothing any more, where there is an error."""
@@ -210,8 +208,7 @@ class Saving:
     def _dropped(self) -> bool:
         """Have deleted what had to make room; False where that must wait, and so must writing."""
         self._to_drop += self._tier.take_dropped()
-        if not self._to_drop or self.error:
-            self._to_drop = []
+        if not self._to_drop:
             return True
         size = self._tier.block_tokens
         paths = [

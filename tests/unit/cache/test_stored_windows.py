@@ -112,6 +112,17 @@ def test_a_window_that_was_read_is_handed_to_tokens_that_are_resident() -> None:
     assert (cache.usage().evictable, windows.usage()[1:]) == (32, (0, 0, 6))
 
 
+@pytest.mark.parametrize(("used", "left"), [(False, [0, 24]), (True, [24, 0])])
+def test_a_read_that_gets_no_room_is_no_use_of_windows(*, used: bool, left: list[int]) -> None:
+    cache, _, windows = made()
+    keys = KEY[:24], as_key(range(100, 124))
+    for key in keys:
+        computed(cache, key)
+    cache.hold(keys[0], None, 24, 18).release(used=used)
+    windows.evict(19)
+    assert [cache.match(key, max_match=24).length for key in keys] == left
+
+
 def test_only_whole_blocks_are_copied_and_stay_meanwhile() -> None:
     cache, _, windows = made()
     computed(cache, KEY)

@@ -114,3 +114,13 @@ def test_blocks_that_have_lost_their_windows_are_not_deleted(*, said: bool) -> N
     assert output.cached_tokens == 48
     assert len(blocks) == 15
     assert bench.tier.length_of(as_key(PROMPT), Namespace()) == 60
+
+
+def test_none_follows_a_read_whose_windows_come_after_what_it_shares() -> None:
+    bench = bench_of()
+    for name, prompt in (("a", PROMPT), ("b", [*PROMPT[:34], 201]), ("c", [*PROMPT, 202])):
+        bench.core.add(make_request(name, prompt, 1))
+    bench.core.step()
+    assert [job.tokens.size for job, _ in bench.disk.jobs] == [60, 32]
+    assert windows_read(bench) == [9, 9]
+    assert bench.run()["b"].cached_tokens == 32

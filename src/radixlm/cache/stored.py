@@ -64,7 +64,7 @@ class StoredTier:
         seen = 0 if windows is None else windows.reach
         self._window_blocks = -(-seen // block_tokens)
         self._parts = StoredParts(place, tree.order, block_tokens, tree.stored_changed)
-        self._queue = WriteQueue(tree, self._parts, pool_tokens)
+        self._queue = WriteQueue(tree, self._parts, pool_tokens, windows, self._window_blocks)
         self._private = 0
         tree.watch(self._parts)
 
@@ -223,9 +223,9 @@ class StoredTier:
         self._queue.note(node, found)
 
     def to_write(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
-        """Up to `n_tokens` tokens of blocks that a policy wants there: resident, not stored, the
-        front of each path first, no block twice. What is in flight is not known here: ask again
-        when what was returned is stored or given up.
+        """Up to `n_tokens` tokens of blocks that a policy wants there: resident, not stored, or the
+        last ones of one path without their windows; the front of each path first, no block twice.
+        What is in flight is not known here: ask again when what was returned is stored or given up.
         """
         return self._queue.take(policy, n_tokens)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -128,10 +130,7 @@ class StoredParts(TreeObserver):
         """Tokens of the longest prefix of a path, of its first `upto` that are stored, of which the
         last window_blocks are stored with both parts, or all that there are. O(nodes + blocks).
         """
-        windows = 0
-        for at in upward(node):
-            if (part := self.by_id.get(at.id)) is not None:
-                windows |= part.windows
+        windows = self.windows(upward(node))
         # What stands before the first block is there. Bit b stands for a run that ends with it.
         runs = (windows << window_blocks) | ((1 << window_blocks) - 1)
         runs &= (1 << (upto // self.block_tokens + window_blocks)) - 1
@@ -141,6 +140,11 @@ class StoredParts(TreeObserver):
             runs &= runs << more
             length += more
         return (runs.bit_length() - window_blocks) * self.block_tokens
+
+    def windows(self, path: Iterable[TreeNode]) -> int:
+        """The bits of all blocks of a path that are stored with both parts."""
+        parts = (self.by_id.get(at.id) for at in path)
+        return reduce(or_, (part.windows for part in parts if part is not None), 0)
 
     def _blocks(self, node: TreeNode) -> int:
         """Bits of the stored blocks that end in a node."""

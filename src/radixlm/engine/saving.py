@@ -39,15 +39,22 @@ _logger = logging.getLogger("radixlm.engine")
 
 @dataclass(slots=True, eq=False)
 class _Saved:
-    """Blocks that are being written. at: tokens before it are stored. stored: what is locked there
-    of what comes before them. windows: see Transfer.
+    """Blocks that are being written. at: tokens before it are stored. there: those of them that
+    were before, some without their windows, which no room was reserved for. stored: what is locked
+    there of these. windows: see Transfer.
     """
 
     blocks: Blocks
     lease: Lease
     stored: StoredPart | None
     at: int
+    there: int
     windows: Slots
+
+    @property
+    def reserved(self) -> int:
+        """Tokens for which room is reserved still."""
+        return self.blocks.tokens.size - max(self.at, self.there)
 
 
 class Saving:
@@ -86,13 +93,14 @@ class Saving:
     def moved(self, report: Moved) -> None:
         """Blocks are written."""
         saved = self.under_way[report.ticket]
-        before, saved.at = saved.at, report.upto
+        before, reserved = saved.at, saved.reserved
+        saved.at = report.upto
         self.written += saved.at - before
         namespace, key, start = saved.blocks
         size, windows = self._tier.block_tokens, 0
         for at in range(before, saved.at, size) if saved.windows.size else ():
             windows |= int(saved.windows[at - start] != NO_SLOT) << at // size
-        reserved = saved.at - before
+        reserved -= saved.reserved
         self._tier.stored(key, namespace, before, saved.at, reserved=reserved, windows=windows)
 
     def ended(self, report: Ended) -> None:
@@ -172,10 +180,11 @@ class Saving:
         """Begin to write blocks, if they are still resident and there is room for them."""
         namespace, key, start = blocks
         lease = self._cache.hold(key, namespace, key.size)
-        stored = self._tier.lock(key, namespace, start)
-        fits = lease.cached == key.size and self._tier.length_of(key, namespace) == start
-        saved = _Saved(blocks, lease, stored, start, NO_WINDOWS)
-        if not fits or not self._tier.reserve(key.size - start):
+        there = self._tier.length_of(key, namespace)
+        stored = self._tier.lock(key, namespace, there)
+        saved = _Saved(blocks, lease, stored, start, there, NO_WINDOWS)
+        fits = lease.cached == key.size and there >= start
+        if not fits or not self._tier.reserve(saved.reserved):
             saved.at = key.size  # nothing was reserved
         elif self._dropped():
             ticket = next(self._tickets)
@@ -185,7 +194,7 @@ class Saving:
             job = Write(ticket, _packed(namespace), key, start, slots, saved.windows)
             if self._mover.submit(job):
                 self.under_way[ticket] = saved
-                self._begun += key.size - start
+                self._begun += saved.reserved
                 return
         self._end(saved)
 
@@ -199,7 +208,7 @@ class Saving:
             self._tier.gone(blocks.tokens, blocks.namespace, upto - self._tier.block_tokens)
 
     def _end(self, saved: _Saved) -> None:
-        self._tier.give_back(saved.blocks.tokens.size - saved.at)
+        self._tier.give_back(saved.reserved)
         self._tier.unlock(saved.stored)
         if self._cache.windows is not None:
             self._cache.windows.end_copy(saved.windows)

@@ -123,6 +123,20 @@ def test_a_read_that_gets_no_room_is_no_use_of_windows(*, used: bool, left: list
     assert [cache.match(key, max_match=24).length for key in keys] == left
 
 
+def test_the_last_window_of_what_is_stored_without_it_is_written_once_it_is_there() -> None:
+    cache, tier, windows = made()
+    tier.stored(KEY, None, 0, 36, windows=0b10000000)
+    computed(cache, KEY)
+    assert [blocks.start for blocks in tier.to_write("through", 400)] == [32]
+    tier.stored(KEY, None, 32, 40, windows=0b1000000000)
+    assert tier.restorable(KEY, None) == 0
+    computed(cache, KEY[:1])
+    cache.acquire(KEY).release()
+    assert [blocks.start for blocks in tier.to_write("through", 400)] == [32]
+    windows.evict(windows.evictable)
+    assert [blocks.start for blocks in tier.to_write_at_stop(400)] == []
+
+
 def test_only_whole_blocks_are_copied_and_stay_meanwhile() -> None:
     cache, _, windows = made()
     computed(cache, KEY)

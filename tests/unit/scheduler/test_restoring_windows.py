@@ -124,3 +124,20 @@ def test_none_follows_a_read_whose_windows_come_after_what_it_shares() -> None:
     assert [job.tokens.size for job, _ in bench.disk.jobs] == [60, 32]
     assert windows_read(bench) == [9, 9]
     assert bench.run()["b"].cached_tokens == 32
+
+
+@pytest.mark.parametrize("room", [15 * BLOCK, 4_096])
+def test_what_was_written_without_windows_gets_them_when_it_is_computed_again(room: int) -> None:
+    size = WindowSize(WINDOW, 0, 16, BLOCK)
+    size = size._replace(capacity=size.least(1) + 40)
+    bench = DiskBench(200, windows=size, room=room, moves=0)
+    served(bench, PROMPT)
+    windows = bench.cache.windows
+    windows.evict(windows.evictable)
+    bench.settle()
+    tier, key = bench.tier, as_key(PROMPT)
+    assert tier.length_of(key, Namespace()) == 60 > tier.restorable(key, Namespace())
+    served(bench, PROMPT)
+    bench.settle()
+    assert tier.restorable(key, Namespace()) == 60
+    assert (tier.usage().private, tier.usage().locked, len(bench.disk.blocks)) == (0, 0, 15)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from radixlm.cache import RadixTree
 from radixlm.cache import cache as cache_module
-from radixlm.cache.conservation import Usage
-from radixlm.cache.node import NO_SLOTS, upward
-from radixlm.cache.states import StateHold, StateSlots
-from radixlm.cache.stored_parts import StoredParts
-from radixlm.cache.tree_stats import Reuse
-from radixlm.cache.window_hold import Window, WindowHold
+from radixlm.cache.components.states import StateHold, StateSlots
+from radixlm.cache.components.window_hold import Window, WindowHold
+from radixlm.cache.places.stored_parts import StoredParts
+from radixlm.cache.radix.conservation import Usage
+from radixlm.cache.radix.node import NO_SLOTS, upward
+from radixlm.cache.radix.tree_stats import Reuse
 from tests.property.cache.faults import FAULTS, Patch, around, fault
 
 BEFORE = set(FAULTS)
@@ -104,9 +104,9 @@ def a_checkpoint_is_not_locked_on_use(patch: Patch) -> None:
             lock(self, slots)
             pinned.extend(slots.tolist())
 
-    def if_locked(self, slots):
+    def if_locked(self, slots, *, used=True):
         if all(slot in pinned for slot in slots.tolist()):
-            unlock(self, slots)
+            unlock(self, slots, used=used)
 
     patch.setattr(StateSlots, "lock", only_for_pins)
     patch.setattr(StateSlots, "unlock", if_locked)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.keys import as_key
 from radixlm.core.moves import News
 from radixlm.core.request import Namespace, RequestOutput

@@ -18,14 +18,12 @@ from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
 from radixlm.sim.calls import Problems
-from radixlm.sim.costs import Costs, made_up, read_costs
-from radixlm.sim.kept_costs import FLAGS, keep_costs, kept_costs
-from radixlm.sim.outcomes import SimRun, measure_all
+from radixlm.sim.costs import FLAGS, Costs, keep_costs, kept_costs, made_up, read_costs
+from radixlm.sim.outcomes import SimRun, Variation, gains, measure_all, variations
 from radixlm.sim.sim_disk import DiskSize
 from radixlm.sim.sim_reports import draw, show, show_gains, show_problems
 from radixlm.sim.sources import GENERATED, TraceSource, write_trace
 from radixlm.sim.trace_files import BLOCK_TOKENS
-from radixlm.sim.variations import Variation, gains, variations
 
 measured = later("radixlm.sim.calibration:measured")
 played = later("radixlm.sim.live:played")

@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from radixlm.bench.processor_name import processor
+from radixlm.bench.tables import processor
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, reason_of
 from radixlm.formats.files import read_text

@@ -12,8 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from radixlm.bench.tables import percentile_ms
 from radixlm.cache.policies import NAMES
 from radixlm.core.config import EngineConfig
 from radixlm.sim.calls import Problems
@@ -198,9 +197,7 @@ def percentiles(times: Times) -> dict[str, Any]:
     """An outcome's, in milliseconds."""
     named = {"ttft_ms": times.first, "tpot_ms": times.between, "queued_ms": times.queued}
     return {
-        f"{name}_p{percent}": (
-            round(1_000 * float(np.percentile(seconds, percent)), 3) if len(seconds) else None
-        )
+        f"{name}_p{percent}": percentile_ms(seconds, percent)
         for name, seconds in named.items()
         for percent in (50, 99)
     }

@@ -153,12 +153,7 @@ class Greedy:
 
 
 def make_checkpoint(
-    folder: Path,
-    architecture: str,
-    *,
-    seed: int = 0,
-    max_shard_size: str = "5GB",
-    **overrides: Any,
+    folder: Path, architecture: str, *, seed: int = 0, max_shard_size: str = "5GB", **overrides: Any
 ) -> Path:
     """Write a float32 checkpoint of 3 layers with tokenizer; `overrides` are config fields.
 

@@ -104,28 +104,18 @@ class Costs:
     @cached_property
     def _products(self) -> Points:
         """A prompt's part without its attention."""
-        return [
-            (
-                t.size,
-                max(t.seconds - _between(self._rates, t.size, grows=False) * t.size**2 / 2, 0.0),
-            )
-            for t in self._bare
-        ]
+        return [(t.size, _without_reads(t, self._rates, t.size / 2)) for t in self._bare]
 
     @cached_property
     def _rows(self) -> Points:
         """A step of decoding without what it reads."""
-        return [
-            (
-                t.size,
-                max(
-                    t.seconds
-                    - _between(self._read_rates, t.size, grows=False) * t.size * t.context,
-                    0.0,
-                ),
-            )
-            for t in self._nearest
-        ]
+        return [(t.size, _without_reads(t, self._read_rates, t.context)) for t in self._nearest]
+
+
+def _without_reads(timed: Timed, rates: Points, context: float) -> float:
+    """The seconds of a step but for those in which each new token reads `context` tokens."""
+    rate = _between(rates, timed.size, grows=False)
+    return max(timed.seconds - rate * timed.size * context, 0.0)
 
 
 def _rates(timed: Sequence[Timed], nearest: Sequence[Timed]) -> Points:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from radixlm.bench.tables import percentile_ms
-from radixlm.cache.policies import NAMES
+from radixlm.cache.policies.named import NAMES
 from radixlm.core.config import EngineConfig
 from radixlm.sim.calls import Problems
 from radixlm.sim.costs import Costs

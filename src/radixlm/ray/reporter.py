@@ -12,8 +12,8 @@ from radixlm.assembly import AsyncEngine
 from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import GenerateRequest
-from radixlm.ray.desk import Desk
-from radixlm.routing import ReportBook
+from radixlm.ray.router_handle import RouterHandle
+from radixlm.routing import ReportBuffer
 
 _logger = logging.getLogger("radixlm.ray")
 
@@ -26,9 +26,9 @@ class Reporter:
     as soon as the last report is taken; and every second that it is there.
     """
 
-    def __init__(self, name: str, engine: AsyncEngine, desk: Desk) -> None:
-        self._name, self._engine, self._desk = name, engine, desk
-        self._book = ReportBook(
+    def __init__(self, name: str, engine: AsyncEngine, router: RouterHandle) -> None:
+        self._name, self._engine, self._router = name, engine, router
+        self._buffer = ReportBuffer(
             name,
             engine.info.kv_tokens,
             engine.limits.capacity,
@@ -47,19 +47,19 @@ class Reporter:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._desk.leave(self._name)
-        await self._desk.close()
+        await self._router.leave(self._name)
+        await self._router.close()
 
     def arrived(self, request: GenerateRequest) -> None:
-        self._book.arrived(request)
+        self._buffer.arrived(request)
 
     def began(self, request: GenerateRequest) -> None:
         """Note that a request has its first token."""
-        self._book.began(request)
+        self._buffer.began(request)
         self._changed.set()
 
     def ended(self, request: GenerateRequest, answer_tokens: int | None) -> None:
-        self._book.ended(request, answer_tokens)
+        self._buffer.ended(request, answer_tokens)
         self._changed.set()
 
     async def _report(self) -> None:
@@ -71,11 +71,11 @@ class Reporter:
             finally:
                 following.cancel()
                 [failed] = await asyncio.gather(following, return_exceptions=True)
-                self._book.begin_again()
+                self._buffer.begin_again()
             if isinstance(failed, Exception):
                 _logger.error("the tree can not be followed, and is looked at anew: %s", failed)
                 await asyncio.sleep(_SECONDS_AT_MOST)
-        await self._desk.leave(self._name)
+        await self._router.leave(self._name)
 
     def _is_alive(self) -> bool:
         try:
@@ -99,12 +99,12 @@ class Reporter:
                 return
             if loop.time() - whole_at >= _SECONDS_AT_MOST:
                 whole_at = loop.time()
-                report = self._book.take_whole(self._engine.stats())
+                report = self._buffer.take_whole(self._engine.stats())
             else:
-                report = self._book.take()
-            whole_reported = self._book.whole_reported
+                report = self._buffer.take()
+            whole_reported = self._buffer.whole_reported
             try:
-                if not await self._desk.ask("report", report) and whole_reported:
+                if not await self._router.ask("report", report) and whole_reported:
                     return
             except RayError as error:
                 _logger.warning("the router is away: %s", error)
@@ -116,5 +116,5 @@ class Reporter:
         with suppress(EngineDeadError), closing(self._engine.watch(TreeQuery(), own=True)) as seen:
             while True:
                 sight = await seen.next()
-                if sight.tree is not None and self._book.shown(sight.tree):
+                if sight.tree is not None and self._buffer.shown(sight.tree):
                     self._changed.set()

@@ -13,7 +13,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 
 from radixlm.core.errors import QueueFullError
 from radixlm.core.request import GenerateRequest
-from radixlm.ray.desk import Desk
+from radixlm.ray.router_handle import RouterHandle
 
 _logger = logging.getLogger("radixlm.ray")
 
@@ -35,7 +35,7 @@ class TokenRouter(RequestRouter):
     def initialize_state(self, **kwargs: Any) -> None:
         """Ray Serve calls it once, with nothing."""
         super().initialize_state(**kwargs)  # type: ignore[no-untyped-call]
-        self._desk = Desk(self._deployment_id.app_name)
+        self._router = RouterHandle(self._deployment_id.app_name)
         self._ask_again_at = 0.0
 
     @property
@@ -74,7 +74,7 @@ class TokenRouter(RequestRouter):
         if self._event_loop.time() < self._ask_again_at:
             pending.kwargs["choice"] = None
             return None
-        asked = self._desk.ask(
+        asked = self._router.ask(
             "choose",
             request.request_id,
             request.namespace,
@@ -99,4 +99,4 @@ class TokenRouter(RequestRouter):
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """The router forgets it at once."""
         super().on_replica_actor_died(replica_id)
-        self._event_loop.create_task(self._desk.leave(replica_id.unique_id))
+        self._event_loop.create_task(self._router.leave(replica_id.unique_id))

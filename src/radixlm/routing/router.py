@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from radixlm.routing.feed import FeedUpdate, Position
 from radixlm.routing.loads import Numbers, ReplicaLoads
 from radixlm.routing.prefix_map import PrefixMap, prefix_map
 from radixlm.routing.replica_tree import ReplicaMatches, ReplicaTree
-from radixlm.routing.tree_ledger import Change, ResidentPrefix
+from radixlm.routing.tree_mirror import Change, ResidentPrefix
 
 # A further row in a step costs about as much as this many tokens of a prompt: SmolLM's 135M shape
 # on two cores, 0.5 ms beside 0.16 ms.
@@ -98,24 +99,26 @@ class _Candidates(NamedTuple):
 @dataclass(slots=True)
 class _Replica:
     """The state of a replica, as far as it is known. seen: how far its feed was taken; None before
-    its first snapshot.
+    its first snapshot. requests: those under way. chosen: how often it was.
     """
 
     name: str
     number: int
     seen: Position | None = None
     requests: set[str] = field(default_factory=set)
+    chosen: Counter[Why] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
 class _Sent:
-    """answer: what generating it costs, in tokens of a prompt."""
+    """A request under way. answer: what generating it costs, in tokens of a prompt."""
 
     replica: _Replica
     namespace: Namespace
     key: Key
     missing: int
     answer: float
+    at: float
     begun: bool = False
 
 
@@ -155,18 +158,17 @@ class Router:
         self._replicas[name] = self._by_number[number] = _Replica(name, number)
         self._candidates = None
 
-    def leave(self, name: str) -> Sequence[str]:
-        """A replica is gone; the requests that were sent to it and have not ended."""
+    def leave(self, name: str) -> None:
+        """A replica is gone, with the requests that were sent to it and have not ended."""
         replica = self._replicas.pop(name, None)
         if replica is None:
-            return ()
+            return
         self.tree.forget(replica.number)
         del self._by_number[replica.number]
         self._loads.remove(replica.number)
         self._candidates = None
         for request_id in replica.requests:
             del self._sent[request_id]
-        return tuple(replica.requests)
 
     def choose(
         self,
@@ -176,8 +178,9 @@ class Router:
         *,
         max_tokens: int | None = None,
         among: Collection[str] | None = None,
+        now: float = 0.0,
     ) -> ReplicaChoice:
-        """Choose a replica for a request; it counts as sent. among: those that may be chosen.
+        """Choose a replica for a request; it counts as sent, now. among: those that may be chosen.
         Raises QueueFullError where there is none.
         """
         self.ended(request_id)  # one that is sent again
@@ -209,9 +212,10 @@ class Router:
             candidates=candidates.known,
         )
         answer = min(self._answer_tokens, max_tokens or self._answer_tokens)
-        sent = _Sent(replica, namespace, key, choice.missing, answer * TOKENS_PER_ANSWER_TOKEN)
-        self._sent[request_id] = sent
+        answer *= TOKENS_PER_ANSWER_TOKEN
+        self._sent[request_id] = _Sent(replica, namespace, key, choice.missing, answer, now)
         replica.requests.add(request_id)
+        replica.chosen[choice.why] += 1
         self._loads.send(chosen, choice.missing)
         self.tree.send(chosen, namespace, key, found)
         return choice
@@ -281,6 +285,12 @@ class Router:
         if answer_tokens is not None:
             self._answer_tokens += _NEWEST_ANSWER * (answer_tokens - self._answer_tokens)
 
+    def end_lost(self, name: str, under_way: Collection[str], before: float) -> None:
+        """End the requests that were sent to a replica before that time, and are not there."""
+        for request_id in self._replicas[name].requests.difference(under_way):
+            if self._sent[request_id].at < before:
+                self.ended(request_id)
+
     def take(self, name: str, news: FeedUpdate) -> bool:
         """Take what a replica reports of its cache. False: something was missed, all is needed
         anew.
@@ -316,10 +326,9 @@ class Router:
         replica = self._replicas.get(name)
         return replica is not None and replica.seen is not None
 
-    def sent_to(self, name: str) -> Collection[str]:
+    def sent_to(self, name: str) -> Set[str]:
         """The requests that were sent to a replica and have not ended."""
-        replica = self._replicas.get(name)
-        return () if replica is None else replica.requests
+        return self._replicas[name].requests
 
     def loads(self) -> dict[str, tuple[int, float]]:
         """The loads by replica: requests under way, and what is queued there, in tokens."""
@@ -328,6 +337,10 @@ class Router:
             name: (len(each.requests), float(queues[each.number]))
             for name, each in self._replicas.items()
         }
+
+    def chosen(self, name: str) -> dict[Why, int]:
+        """How often a replica was chosen, by why."""
+        return dict(self._replicas[name].chosen)
 
     def _apply(self, replica: _Replica, changes: Sequence[Change]) -> None:
         for change in changes:

@@ -1,4 +1,4 @@
-"""How a fleet of simulated replicas is routed: by the router that serves."""
+"""How simulated replicas are routed to: by the router that serves."""
 
 from __future__ import annotations
 

@@ -134,11 +134,14 @@ def test_gaps_are_seen_and_what_is_said_twice_is_taken_once():
     assert not made.take("nobody", held)
 
 
-def test_a_replica_that_leaves_gives_back_its_requests():
+def test_a_replica_that_leaves_takes_its_requests_along():
     made = router()
     gone = made.choose("1", HERE, key(range(100))).replica
-    assert made.leave(gone) == ("1",)
-    assert made.leave(gone) == ()
+    assert made.sent_to(gone) == {"1"}
+    made.leave(gone)
+    made.leave(gone)
+    made.began("1")
+    assert set(made.names) == {"a", "b"} - {gone}
     again = made.choose("1", HERE, key(range(100)))
     assert again.replica != gone
     assert again.why is Why.ONLY

@@ -1,4 +1,4 @@
-"""Whatever happens to a replica's tree: who takes what its ledger tells knows what is resident."""
+"""Whatever happens to a replica's tree: who takes what its mirror tells knows what is resident."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from radixlm.cache import RadixCache
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import Namespace
-from radixlm.routing import Dropped, ReplicaTree, TreeLedger
+from radixlm.routing import Dropped, ReplicaTree, TreeMirror
 from radixlm.routing.replica_tree import below
 from tests.tree_pictures import resident_prefixes, take_changes, tree_snapshot, watched
 
@@ -16,14 +16,14 @@ NAMESPACES = [Namespace(), Namespace(cache_salt="a")]
 
 
 class Followed:
-    """A cache, the ledger that follows it, and the tree of a router that follows the ledger."""
+    """A cache, the mirror that follows it, and the tree of a router that follows the mirror."""
 
     def __init__(self, page_size: int) -> None:
         self.cache = RadixCache(24 * page_size, page_size, ghost_budget=12 * page_size)
         self._picture = watched(self.cache.tree, TreeQuery())
         self._picture.develop(10**6)
         self._picture.snapshot()
-        self._ledger = TreeLedger()
+        self._mirror = TreeMirror()
         self._told = ReplicaTree()
         self._leases: list = []
 
@@ -45,14 +45,14 @@ class Followed:
         changes = take_changes(self.cache.tree)
         if changes is not None:
             change = self._picture.update(changes)
-            self._take(self._ledger.update(change.removed, change.nodes))
+            self._take(self._mirror.update(change.removed, change.nodes))
 
     def tell_afresh(self) -> None:
         changes = take_changes(self.cache.tree)
         if changes is not None:
             self._picture.update(changes)
         self._told.clear(0)
-        self._take(self._ledger.replace(tree_snapshot(self.cache.tree).nodes))
+        self._take(self._mirror.replace(tree_snapshot(self.cache.tree).nodes))
 
     def check(self) -> None:
         assert _prefixes(self._told) == resident_prefixes(self.cache.tree)

@@ -39,7 +39,7 @@ class Report(NamedTuple):
     adapters: Collection[str] = ()
 
 
-class ReportBook:
+class ReportBuffer:
     """The news of a replica's cache and requests, until it is taken.
 
     A prompt that was computed is held, a router believes; whether it is, is reported after its

@@ -47,8 +47,8 @@ class _LedgerNode:
         return self.resident[:_TOKEN_BYTES]
 
 
-class TreeLedger:
-    """A ledger of a replica's tree, by its nodes' ids; splits and merges change nothing."""
+class TreeMirror:
+    """A mirror of a replica's tree, by its nodes' ids; splits and merges change nothing."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, _LedgerNode] = {}

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RaySystemError
 
-from radixlm.routing import FrontDesk
+from radixlm.routing import RouterActor
 
 _logger = logging.getLogger("radixlm.ray")
 
@@ -21,7 +21,7 @@ _PATIENCE_SECONDS = 30.0
 _ONLOOKERS_PATIENCE_SECONDS = 2.0
 
 
-class Desk:
+class RouterHandle:
     """A handle of the actor, which is started where there is none.
 
     It outlives who started it, and is restarted where it dies or hangs; then it knows nothing, and
@@ -34,7 +34,7 @@ class Desk:
         self._actor: Any = None
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method of FrontDesk. Raises what it raises, and RayError where it is away, or does
+        """Call a method of RouterActor. Raises what it raises; RayError where it is away, or does
         not answer.
         """
         actor = self._handle()
@@ -84,7 +84,7 @@ class Desk:
     def _handle(self) -> Any:
         if self._actor is None:
             options = {"name": self.name, "namespace": _NAMESPACE, "get_if_exists": True}
-            made = ray.remote(FrontDesk).options(
+            made = ray.remote(RouterActor).options(
                 **options, lifetime="detached", max_restarts=-1, num_cpus=0
             )
             try:

@@ -272,26 +272,24 @@ class ReplicatedEngine:
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
     ) -> Explained:
         """Explain as AsyncEngine.explain does, by the replica that has most of the prompt."""
-        key, own = self._key(prompt), namespace or Namespace()
-        best = await self._holder(own, key)
+        found = await self._holder(prompt, namespace)
         explained: Explained = await answered(
-            self._handle.explain.remote(key, own, everywhere=everywhere, replica=best)
+            self._handle.explain.remote(**found, everywhere=everywhere)
         )
         return explained
 
     async def hint(self, prompt: Prompt, hint: Hint, *, namespace: Namespace | None = None) -> int:
         """Hint as AsyncEngine.hint does, to the replica that has most of the prompt."""
-        key, own = self._key(prompt), namespace or Namespace()
-        best = await self._holder(own, key)
-        hinted: int = await answered(
-            self._handle.hint.remote(key, hint, namespace=own, replica=best)
-        )
+        found = await self._holder(prompt, namespace)
+        hinted: int = await answered(self._handle.hint.remote(**found, hint=hint))
         return hinted
 
-    async def _holder(self, namespace: Namespace, key: Key) -> str | None:
-        """The replica that has most of a prompt."""
-        offers = await self.offers(namespace, key)
-        return max(offers, key=lambda offer: offer.cached).replica if offers else None
+    async def _holder(self, prompt: Prompt, namespace: Namespace | None) -> dict[str, Any]:
+        """Arguments of a call of the replica that has most of a prompt; of any, where none has."""
+        key, own = self._key(prompt), namespace or Namespace()
+        offers = await self.offers(own, key)
+        best = max(offers, key=lambda offer: offer.cached_tokens, default=None)
+        return {"prompt": key, "namespace": own, "replica": best and best.replica}
 
     async def close(self) -> None:
         self._looking.cancel()

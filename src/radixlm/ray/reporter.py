@@ -13,7 +13,7 @@ from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import GenerateRequest
 from radixlm.ray.router_handle import RouterHandle
-from radixlm.routing import ReportBuffer
+from radixlm.routing import Report, ReportBuffer
 
 _logger = logging.getLogger("radixlm.ray")
 
@@ -28,13 +28,10 @@ class Reporter:
 
     def __init__(self, name: str, engine: AsyncEngine, router: RouterHandle) -> None:
         self._name, self._engine, self._router = name, engine, router
-        self._buffer = ReportBuffer(
-            name,
-            engine.info.kv_tokens,
-            engine.limits.capacity,
-            engine.tokenizer.digest,
-            frozenset(adapter.adapter_id for adapter in engine.adapters.named.values()),
-        )
+        adapters = frozenset(each.adapter_id for each in engine.adapters.named.values())
+        sizes, tokenizer = (engine.info.kv_tokens, engine.limits.capacity), engine.tokenizer.digest
+        blank = Report(name, *sizes, tokenizer=tokenizer, adapters=adapters)
+        self._buffer = ReportBuffer(blank)
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -78,11 +75,10 @@ class Reporter:
         await self._router.leave(self._name)
 
     def _is_alive(self) -> bool:
-        try:
+        with suppress(EngineDeadError):
             self._engine.health()
-        except EngineDeadError:
-            return False
-        return True
+            return True
+        return False
 
     async def _report_while_all_is_known(self, following: asyncio.Task[None]) -> None:
         """Report until something was missed. A router that knows nothing waits for the whole tree,

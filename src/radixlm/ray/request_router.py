@@ -58,7 +58,6 @@ class TokenRouter(RequestRouter):
                     await asyncio.sleep(_SECONDS_BETWEEN)
                     return []
                 _logger.warning("any replica is taken: %s", error)
-                pending_request.kwargs["choice"] = None
         if chosen in by_name:
             return [[by_name[chosen]]]
         return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
@@ -71,8 +70,8 @@ class TokenRouter(RequestRouter):
         request = pending.args[0] if pending.args else None
         if named is not None or not isinstance(request, GenerateRequest):
             return named
+        pending.kwargs["choice"] = None
         if self._event_loop.time() < self._ask_again_at:
-            pending.kwargs["choice"] = None
             return None
         asked = self._router.ask(
             "choose",
@@ -91,7 +90,6 @@ class TokenRouter(RequestRouter):
             _logger.warning("the router does not answer, so any replica is taken: %s", error)
             if isinstance(error, TimeoutError):
                 self._ask_again_at = self._event_loop.time() + _SECONDS_NOT_ASKED
-            pending.kwargs["choice"] = None
             return None
         pending.kwargs["choice"] = choice
         return str(choice.replica)

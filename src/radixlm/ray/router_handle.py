@@ -67,10 +67,8 @@ class RouterHandle:
 
     def end(self) -> None:
         """Stop the actor, wherever it is used."""
-        try:
+        with suppress(ValueError):  # there is none
             ray.kill(ray.get_actor(self.name, namespace=_NAMESPACE))
-        except ValueError:  # there is none
-            return
 
     async def _answer(self, actor: Any, patience: float, method: str, *arguments: Any) -> Any:
         try:
@@ -83,12 +81,10 @@ class RouterHandle:
 
     def _handle(self) -> Any:
         if self._actor is None:
-            options = {"name": self.name, "namespace": _NAMESPACE, "get_if_exists": True}
-            made = ray.remote(RouterActor).options(
-                **options, lifetime="detached", max_restarts=-1, num_cpus=0
-            )
+            named = {"name": self.name, "namespace": _NAMESPACE, "get_if_exists": True}
+            lasting = {"lifetime": "detached", "max_restarts": -1, "num_cpus": 0}
             try:
-                self._actor = made.remote()
+                self._actor = ray.remote(RouterActor).options(**named, **lasting).remote()
             except ValueError as error:  # it ended while it was looked for
                 raise RaySystemError(f"{self.name}: {error}") from None
         return self._actor

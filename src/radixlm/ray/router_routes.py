@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -49,21 +49,9 @@ class ReplicasOut(TypedDict):
     replicas: list[ReplicaOut]
 
 
-class OfferOut(TypedDict):
-    """cached_tokens: that it holds or is computing; coming_tokens: those that it is computing.
-    queue_tokens: what is ahead of it. cost: the least one is chosen.
-    """
-
-    replica: str
-    cached_tokens: int
-    coming_tokens: int
-    queue_tokens: float
-    cost: float
-
-
 class OffersOut(TypedDict):
     prompt_tokens: int
-    offers: list[OfferOut]
+    offers: list[Offer]
 
 
 class PrefixOut(TypedDict):
@@ -140,19 +128,9 @@ def routes_over(engine: ReplicatedEngine) -> list[Route]:
         key = service.key(body.prompt, add_special_tokens=True, param="prompt")
         namespace = service.isolated(service.namespace_of(body), tenant)
         offers = sorted(await engine.offers(namespace, key), key=lambda offer: offer.cost)
-        return JSONResponse({"prompt_tokens": key.size, "offers": list(map(_offer_out, offers))})
+        return JSONResponse({"prompt_tokens": key.size, "offers": list(map(asdict, offers))})
 
     return [route for route in router.routes if isinstance(route, Route)]
-
-
-def _offer_out(offer: Offer) -> OfferOut:
-    return {
-        "replica": offer.replica,
-        "cached_tokens": offer.cached,
-        "coming_tokens": offer.coming,
-        "queue_tokens": offer.queue,
-        "cost": offer.cost,
-    }
 
 
 def _prefix_out(each: Prefix, writer: tree_nodes.NodeWriter) -> PrefixOut:

@@ -76,15 +76,16 @@ class ReplicaChoice(NamedTuple):
                 return f"all hold the same of it; {rest}"
 
 
-class Offer(NamedTuple):
-    """The cost of a prompt in a replica, in its tokens. cached: expected to be there, `coming` of
-    it still computed for others.
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """cached_tokens: that it holds or is computing; coming_tokens: those that it is computing.
+    queue_tokens: what is ahead of it. cost: the least one is chosen.
     """
 
     replica: str
-    cached: int
-    coming: int
-    queue: float
+    cached_tokens: int
+    coming_tokens: int
+    queue_tokens: float
     cost: float
 
 
@@ -127,10 +128,9 @@ class Router:
 
     A request costs a replica the tokens that it has to compute, after those that are queued there,
     and the price of what new tokens push out (`ReplicaLoads`). What it needs and another one is
-    computing
-    there comes for nothing, and is no queue to it: it would take as long elsewhere. So a prompt
-    follows its prefix until that costs more than computing it again; then a second replica holds
-    it, too.
+    computing there comes for nothing, and is no queue to it: it would take as long elsewhere. So a
+    prompt follows its prefix until that costs more than computing it again; then a second replica
+    holds it, too.
 
     Every method is called from one thread. `choose` costs the prompt's path and the replicas.
     """
@@ -227,14 +227,17 @@ class Router:
         found = self.tree.find(namespace, key)
         costs, queues = self._loads.costs(key.size, found), self._loads.queues
         absent = self._candidates_of(among).absent
-        offers = []
-        for number, replica in self._by_number.items():
-            if not absent[number]:
-                there = found.cached(number)
-                coming = there - found.held(number)
-                queue, cost = float(queues[number]), float(costs[number])
-                offers.append(Offer(replica.name, there, coming, queue, cost))
-        return offers
+        return [
+            Offer(
+                replica.name,
+                cached_tokens=found.cached(number),
+                coming_tokens=found.cached(number) - found.held(number),
+                queue_tokens=float(queues[number]),
+                cost=float(costs[number]),
+            )
+            for number, replica in self._by_number.items()
+            if not absent[number]
+        ]
 
     def prefixes(self, query: TreeQuery, among: Collection[str] | None = None) -> PrefixMap:
         """The prefixes and where they live; see `prefix_map`."""

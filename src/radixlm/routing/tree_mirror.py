@@ -76,7 +76,7 @@ class TreeMirror:
         known = {(namespace, path) for namespace, path in before}
         for view in views:
             node = self._nodes[view.id]
-            if node.resident and not self._goes_on(view.id):
+            if node.resident and not self._children.get(view.id):  # which would tell this one too
                 path = self._path(view.id)
                 if (node.namespace, path) not in known:
                     changes.append(ResidentPrefix(node.namespace, _key(path)))
@@ -107,10 +107,6 @@ class TreeMirror:
             del siblings[node.first]
             if not siblings:
                 del self._children[node.parent_id]
-
-    def _goes_on(self, name: int) -> bool:
-        """Whether a child holds more, which tells this one too."""
-        return bool(self._children.get(name))
 
     def _path(self, name: int) -> bytes:
         parts = []

@@ -38,7 +38,9 @@ class Replica:
     def start(self) -> None:
         """Another process: its cache is empty. What the one before it sent may still come."""
         self.cache = RadixCache(16 * self._page_size, self._page_size, ghost_budget=8)
-        self.buffer = ReportBuffer(self.name, self.cache.capacity, self.cache.largest_request)
+        self.buffer = ReportBuffer(
+            Report(self.name, self.cache.capacity, self.cache.largest_request)
+        )
         self._leases: list = []
         self.show_whole()
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from radixlm.core.reports import TreeChange, TreeSnapshot
 from radixlm.core.request import Namespace
-from radixlm.routing import Dropped, ReplicaTree, TreeMirror
-from radixlm.routing.replica_tree import below
+from radixlm.routing.replica_tree import ReplicaTree, below
+from radixlm.routing.tree_mirror import Dropped, TreeMirror
 from tests.followed_cache import FollowedCache, steps
 from tests.tree_pictures import resident_prefixes
 

@@ -38,7 +38,7 @@ class RouterHandle:
 
     def held(self):
         [offer] = self.front.offers(Namespace(), KEY) or [None]
-        return 0 if offer is None else offer.cached
+        return 0 if offer is None else offer.cached_tokens
 
 
 def request(number):

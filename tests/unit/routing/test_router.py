@@ -7,7 +7,8 @@ import pytest
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import Dropped, FeedUpdate, Position, ResidentPrefix, Router, Why
+from radixlm.routing import FeedUpdate, Position, Router, Why
+from radixlm.routing.tree_mirror import Dropped, ResidentPrefix
 
 HERE = Namespace()
 

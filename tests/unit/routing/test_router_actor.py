@@ -8,8 +8,9 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import FeedUpdate, Position, Report, ResidentPrefix, RouterActor
+from radixlm.routing import FeedUpdate, Position, Report, RouterActor
 from radixlm.routing.router_actor import GONE_SECONDS, LOST_SECONDS, SILENT_SECONDS
+from radixlm.routing.tree_mirror import ResidentPrefix
 
 HERE = Namespace()
 PROMPT = as_key(range(100))
@@ -124,7 +125,7 @@ def test_offers_change_nothing():
     scene = Scene("a", "b")
     name = scene.choose().replica
     offers = {each.replica: each for each in scene.actor.offers(HERE, PROMPT)}
-    assert offers[name].coming == 100
+    assert offers[name].coming_tokens == 100
     assert offers == {each.replica: each for each in scene.actor.offers(HERE, PROMPT, ["a", "b"])}
     assert sum(scene.requests().values()) == 1
 

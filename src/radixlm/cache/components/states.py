@@ -123,8 +123,9 @@ class StateSlots(Component, TreeObserver):
         self._tree.changed(node)
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """(from, to) of slots, to be copied in this order before anything else is computed. No
-        model has states yet: with one, `take_moves` gives them to the batch.
+        """(from, to) of slots, to be copied before anything else is computed; from checkpoints that
+        are locked, so in any order. No model has states yet: with one, `take_moves` gives them to
+        the batch.
         """
         copies = [(source, slot) for slot, source in self._copies.items()]
         self._copies.clear()

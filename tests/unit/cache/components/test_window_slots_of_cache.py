@@ -201,6 +201,29 @@ def test_a_window_that_is_computed_again_costs_no_walk_over_all_nodes() -> None:
     assert (cache.match([*a[:18], 99]).length, walks.count) == (18, 0)
 
 
+def test_a_match_from_before_an_eviction_of_windows_is_found_anew() -> None:
+    cache = make()
+    serve(cache, [1] * 20)
+    before = cache.match([*[1] * 20, 9])
+    assert (before.length, cache.windows is not None) == (20, True)
+    cache.windows.evict(cache.windows.evictable)
+    assert cache.acquire([*[1] * 20, 9], match=before).cached == 0
+
+
+def test_a_match_from_before_a_window_is_there_again_is_found_anew() -> None:
+    cache, key = make(), as_key([1] * 20)
+    serve(cache, [1] * 20)
+    assert cache.windows is not None
+    cache.windows.evict(cache.windows.evictable)
+    cache.hold(key, None, 12)  # so that nothing is merged
+    reader = cache.hold(key, None, 12, 15)
+    reader.extend(8)
+    before = cache.match([*[1] * 20, 9])
+    assert before.length == 0
+    reader.commit(20)
+    assert cache.acquire([*[1] * 20, 9], match=before).cached == 20
+
+
 def test_there_is_nothing_to_save_in_a_small_pool() -> None:
     assert WindowSize.of(5, 0.5, 20, 1, 64) is None
     assert WindowSize.of(5, 1.0, 10_000, 1, 64) is None

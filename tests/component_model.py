@@ -291,7 +291,7 @@ class CheckedComponents:
     def store(self, stored: Stored, n_tokens: int) -> None:
         """Write what a place wants next, as Saving does."""
         tier = stored.tier
-        for blocks in tier.to_write("through", n_tokens):
+        for blocks in tier.queue.take("through", n_tokens):
             size = blocks.tokens.size - blocks.start
             held = tier.lock(blocks.tokens, blocks.namespace, blocks.start)
             if tier.reserve(size):

@@ -54,7 +54,7 @@ def after(engine: Engine, beginning: list[int], prompt: list[int]) -> RequestOut
         return bool(asked.result() == key.size - key.size % BLOCK)
 
     def nothing_is_copied(core: EngineCore) -> bool:
-        waits = core.cache.tiers[0].to_write("evict", core.cache.capacity)
+        waits = core.cache.tiers[0].queue.take("evict", core.cache.capacity)
         return not waits and not core.cache.usage().locked
 
     def at_rest() -> bool:

@@ -81,7 +81,7 @@ def cached(outputs: list[RequestOutput]) -> list[int]:
 
 def nothing_is_copied(core: EngineCore) -> bool:
     """Nor waits to be."""
-    waits = core.cache.tiers[0].to_write("evict", core.cache.capacity)
+    waits = core.cache.tiers[0].queue.take("evict", core.cache.capacity)
     return not waits and not core.cache.usage().locked
 
 

@@ -199,7 +199,7 @@ class RadixCache:
         node = self.tree.inc_lock_ref(match, priority)
         if match.length:
             for tier in self.tiers:
-                tier.note(node, found=match.length)
+                tier.queue.note(node, match.length)
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, known, expected)
@@ -373,7 +373,7 @@ class RadixCache:
         )
         self._private -= upto - inserted.already_there
         for tier in self.tiers:
-            tier.note(inserted.node, found=min(lease.known, upto))
+            tier.queue.note(inserted.node, min(lease.known, upto))
         return inserted
 
     def give_back(self, slots: Slots) -> None:

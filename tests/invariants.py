@@ -112,6 +112,8 @@ def _(cache: RadixCache) -> None:
         check(component)
         its = component.usage()
         its.check(component.capacity)
+        locked = np.count_nonzero(component.locks)
+        require(locked == its.locked, f"{locked} slots of a component are locked, not {its}")
         holding = [lease for lease in cache.leases if index < len(lease.holds)]  # not for copies
         private = sum(lease.private_of(index) for lease in holding)
         require(private == its.private, f"leases hold {private} of a component, not {its}")

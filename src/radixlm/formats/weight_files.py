@@ -61,8 +61,8 @@ def weight_files(folder: Path) -> list[Path]:
     """
     if (folder / _SINGLE).is_file():
         return [folder / _SINGLE]
-    if (folder / _INDEX).is_file():
-        return _indexed(folder)
+    if (indexed := weight_map(folder)) is not None:
+        return sorted(set(indexed.values()))
     pickles = [path.name for path in sorted(folder.glob("*")) if path.suffix in _PICKLES]
     if pickles:
         raise CheckpointError(
@@ -74,18 +74,21 @@ def weight_files(folder: Path) -> list[Path]:
     raise CheckpointError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
 
 
-def _indexed(folder: Path) -> list[Path]:
-    weight_map = read_json_object(folder / _INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
+def weight_map(folder: Path) -> dict[str, Path] | None:
+    """The file that each tensor is in, by the folder's index; None: one file has all. Raises
+    CheckpointError as `weight_files`.
+    """
+    if (folder / _SINGLE).is_file() or not (folder / _INDEX).is_file():
+        return None
+    found = read_json_object(folder / _INDEX).get("weight_map")
+    if not isinstance(found, dict) or not found:
         raise CheckpointError(f"{folder / _INDEX} has no weight_map")
-    shards = []
-    for name in sorted({str(name) for name in weight_map.values()}):
+    for name in sorted({str(name) for name in found.values()}):
         if _leaves_the_folder(name):
             raise CheckpointError(f"{folder / _INDEX} points outside of its folder: {name!r}")
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder} lacks the shard {name}, which {_INDEX} names")
-        shards.append(folder / name)
-    return shards
+    return {tensor: folder / str(name) for tensor, name in found.items()}
 
 
 def _leaves_the_folder(name: str) -> bool:

@@ -313,7 +313,7 @@ DAMAGES: list[tuple[Recipe, Callable[[Tensors], object], str]] = [
     (Recipe("awq"), filled("qzeros", 0), r"zero points .*up_proj\.weight' are not all 8"),
     (Recipe("int-quantized"), filled("weight", 8), "holds numbers of more than 4 bits"),
     (AWQ, lambda t: t.update({f"{MODULE}weight": torch.zeros(256, 128)}), "floats and quantized"),
-    (AWQ, lambda t: t.update({f"{MODULE}k_scale": torch.zeros(1)}), r"holds .*up_proj\.k_scale"),
+    (AWQ, lambda t: t.update({f"{MODULE}w_scale": torch.zeros(1)}), r"holds .*up_proj\.w_scale"),
     (AWQ, lambda t: t.update({"model.norm.weight": torch.zeros(128).char()}), "norm.* type I8"),
 ]
 

@@ -4,16 +4,20 @@ identify what was computed with them.
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
 from radixlm.core.errors import CheckpointError
-from radixlm.formats.files import read_json_object
+from radixlm.formats.files import open_regular, read_json_object
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_MOST_OF_HEADER = 2**27  # bytes
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -89,6 +93,22 @@ def weight_map(folder: Path) -> dict[str, Path] | None:
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder} lacks the shard {name}, which {_INDEX} names")
     return {tensor: folder / str(name) for tensor, name in found.items()}
+
+
+def main_dtype(folder: Path) -> str | None:
+    """The type in floats that most of a model's first file is in; None: there is no such file."""
+    found: Counter[str] = Counter()
+    try:
+        with open_regular(weight_files(folder)[0]) as file:
+            length = min(int.from_bytes(file.read(8), "little"), _MOST_OF_HEADER)
+            header = json.loads(file.read(length))
+        for tensor in header.values():
+            if (dtype := _DTYPES.get(tensor.get("dtype"))) is not None:
+                first, stop = tensor["data_offsets"]
+                found[dtype] += stop - first
+    except (CheckpointError, OSError, ValueError, RecursionError, AttributeError, LookupError):
+        return None  # loading it will say what is wrong
+    return found.most_common(1)[0][0] if found else None
 
 
 def _leaves_the_folder(name: str) -> bool:

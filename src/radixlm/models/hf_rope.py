@@ -117,9 +117,9 @@ def _share(config: HFConfig, rope: RopeFields, place: str) -> float:
     share, name = rope.partial_rotary_factor, f"{place}partial_rotary_factor"
     if share is None:
         share, name = config.partial_rotary_factor, "partial_rotary_factor"
-    if config.default_share is None and share not in (None, 1):
+    if not config.turns_part and share not in (None, 1):
         raise unsupported(name, share, "1.0")
-    return share or config.default_share or 1.0
+    return share or 1.0
 
 
 def _section(config: HFConfig) -> tuple[str, RopeFields]:

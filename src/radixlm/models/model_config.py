@@ -12,6 +12,7 @@ import torch
 from radixlm.core.errors import UnsupportedModelError
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.layers.rotary import FactorScaling, LongScaling, RopeConfig
+from radixlm.models.config_defaults import with_defaults
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.families import ARCHITECTURES
 from radixlm.models.hf_config import EndTokens, HFConfig
@@ -83,7 +84,7 @@ class ModelConfig:
         if architecture is None:
             others = "; for others there is --model-impl transformers"
             raise unsupported("model_type", name, ", ".join(ARCHITECTURES) + others)
-        hf: HFConfig = read(architecture, config)
+        hf: HFConfig = read(architecture, with_defaults(architecture, config))
         if hf.architectures and not any(n.endswith("ForCausalLM") for n in hf.architectures):
             raise unsupported("architectures", hf.architectures, "...ForCausalLM")
         if hf.hidden_act is not None and hf.hidden_act not in hf.activations:
@@ -126,11 +127,9 @@ class ModelConfig:
 
 def _check_experts(hf: HFConfig, traits: Traits) -> None:
     experts = traits.experts
-    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-        given = getattr(hf, name)
-        if given and experts is None:
-            raise unsupported(name, given, "a model without experts")
     if experts is None:
+        if hf.num_experts:
+            raise unsupported("num_experts", hf.num_experts, "a model without experts")
         return
     if not experts.number:
         raise UnsupportedModelError("config field 'num_experts' is missing")

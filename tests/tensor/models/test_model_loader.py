@@ -270,3 +270,23 @@ def test_what_is_loaded_is_what_is_listed(single: Path, name: str) -> None:
     load(single)
     assert {tensor.shard for tensor in survey(single).values()} == {path}
     assert ModelFolder(single).weights() == [path]
+
+
+@pytest.mark.parametrize("named", [{}, {"torch_dtype": "auto"}, {"dtype": None}])
+def test_weights_have_the_type_that_they_are_stored_in(
+    single: Path, named: dict[str, str | None]
+) -> None:
+    """Where config.json names none. A norm in float32 changes nothing."""
+    config = json.loads((single / "config.json").read_text())
+    config = {name: its for name, its in config.items() if name not in ("dtype", "torch_dtype")}
+    (single / "config.json").write_text(json.dumps(config | named))
+
+    def halved(tensors: Tensors) -> None:
+        norm = tensors["model.norm.weight"]
+        tensors |= {name: its.to(torch.float16) for name, its in tensors.items()}
+        tensors["model.norm.weight"] = norm
+
+    edit(single, halved)
+    assert load_config(single).dtype == torch.float16
+    (single / "model.safetensors").write_bytes(b"no header at all")
+    assert load_config(single).dtype == torch.float32

@@ -14,16 +14,18 @@ from radixlm.models.traits import Experts, Traits
 class _Latents(HFConfig):
     """The fields that both have. `head_dim` says nothing: heads have two sizes of their own."""
 
-    nullable = frozenset({"q_lora_rank"})
-    attention_bias: Flag = False
-    q_lora_rank: Size | None = 1536
-    kv_lora_rank: Size = 512
-    qk_nope_head_dim: Size = 128
-    qk_rope_head_dim: Size = 64
-    v_head_dim: Size = 128
+    attention_bias: Flag
+    q_lora_rank: Size | None = None
+    kv_lora_rank: Size
+    qk_nope_head_dim: Size
+    qk_rope_head_dim: Size
+    v_head_dim: Size
+    n_shared_experts: Count
+    moe_intermediate_size: Size
+    first_k_dense_replace: Count
     moe_layer_freq: Annotated[Literal[1], supported("1")] = 1
-    routed_scaling_factor: Number = 1.0
-    num_experts_per_tok: Size = 8
+    routed_scaling_factor: Number
+    num_experts_per_tok: Size
     n_group: Size | None = None
     topk_group: Size | None = None
 
@@ -47,7 +49,7 @@ class _Latents(HFConfig):
     ) -> Experts:
         """dense: layers without experts, the first ones. shared: how many all tokens get."""
         return Experts(
-            self.n_routed_experts,
+            self.num_experts,
             self.num_experts_per_tok,
             size,
             renormalised=norm,
@@ -63,7 +65,7 @@ class _Latents(HFConfig):
         self, groups: int | None, chosen: int | None, routing: GroupedRouting
     ) -> GroupedRouting:
         """Raises UnsupportedModelError where groups do not divide, or leave too few experts."""
-        experts, wanted = self.n_routed_experts, self.num_experts_per_tok
+        experts, wanted = self.num_experts, self.num_experts_per_tok
         if not groups or experts % groups:
             raise unsupported("n_group", groups, f"a divisor of n_routed_experts, {experts}")
         if experts // groups < routing.best:
@@ -80,16 +82,12 @@ class _Latents(HFConfig):
 class DeepseekV2(_Latents):
     """The weights of those that are chosen stay parts of a softmax over all."""
 
-    n_routed_experts: Count = 64
-    n_shared_experts: Count = 2
-    moe_intermediate_size: Size = 1407
-    first_k_dense_replace: Count = 0
     mlp_bias: Annotated[Literal[False], supported("false")] = False
     norm_topk_prob: Annotated[Literal[False], supported("false")] = False
     scoring_func: Annotated[Literal["softmax"], supported("softmax")] = "softmax"
     topk_method: Annotated[
         Literal["greedy", "group_limited_greedy"], supported("greedy, group_limited_greedy")
-    ] = "greedy"
+    ]
 
     def traits(self) -> Traits:
         routing = GroupedRouting()
@@ -105,20 +103,15 @@ class DeepseekV3(_Latents):
     out.
     """
 
-    n_routed_experts: Count = 256
-    n_shared_experts: Count = 1
-    moe_intermediate_size: Size = 2048
-    first_k_dense_replace: Count = 3
-    routed_scaling_factor: Number = 2.5
-    norm_topk_prob: Flag = True
-    rope_interleave: Flag = True
+    norm_topk_prob: Flag
+    rope_interleave: Flag
     num_nextn_predict_layers: Count = 1
     scoring_func: Annotated[Literal["sigmoid"], supported("sigmoid")] = "sigmoid"
     topk_method: Annotated[Literal["noaux_tc"], supported("noaux_tc")] = "noaux_tc"
 
     def traits(self) -> Traits:
         routing = GroupedRouting("sigmoid", corrected=True, best=2)
-        routing = self._grouped(self.n_group or 8, self.topk_group or 4, routing)
+        routing = self._grouped(self.n_group, self.topk_group, routing)
         dense, shared = self.first_k_dense_replace, self.n_shared_experts
         size, norm = self.moe_intermediate_size, self.norm_topk_prob
         experts = self._experts(dense, shared, size, routing, norm=norm)

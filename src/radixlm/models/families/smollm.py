@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from radixlm.layers.rotary import RopeConfig
-from radixlm.models.config_fields import Flag, Number, Size, supported, unsupported
+from radixlm.models.config_fields import Flag, Size, supported, unsupported
 from radixlm.models.families.llama import Llama
 from radixlm.models.traits import Traits
 
@@ -15,11 +15,9 @@ class SmolLM3(Llama):
     `layer_types`, by default for the ones that do not turn.
     """
 
-    tie_word_embeddings: Flag = True
-    rope_theta: Number = 2_000_000.0
     no_rope_layers: Annotated[list[Literal[0, 1]] | None, supported("a list of 0 and 1")] = None
-    no_rope_layer_interval: Size = 4
-    use_sliding_window: Flag = False
+    no_rope_layer_interval: Size
+    use_sliding_window: Flag
     sliding_window: Size | None = None
     layer_types: Annotated[
         list[Literal["full_attention", "sliding_attention"]] | None,

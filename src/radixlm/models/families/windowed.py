@@ -34,7 +34,7 @@ class TwoRopes(HFConfig):
     """
 
     rope_of_windows: RopeFields | None = None
-    sliding_window: Size = 4096
+    sliding_window: Size
     layer_types: Kinds = None
 
     @model_validator(mode="before")

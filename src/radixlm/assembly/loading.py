@@ -156,7 +156,7 @@ def _load(
     windows = Windows.of(config, model.config)
     capacity = _capacity(config, model.config, windows, dtype, device, ranks)
     cache = _cache(config, policy, windows, capacity, context)
-    limits = Limits(context, cache.largest_request, model_config.vocab_size)
+    limits = Limits(context, cache.largest_request, model_config.vocab_size, reached.short_length)
     sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
@@ -188,13 +188,13 @@ def _load(
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
-    masks = MaskFiller(limits.vocab_size)
+    masks, short = MaskFiller(limits.vocab_size), limits.short_length
+    making = partial(make_core, config, tokenizer=tokenizer, masks=masks, short_length=short)
     if warm:
-        small = partial(make_core, config, runner=runner, tokenizer=tokenizer, masks=masks)
-        warm_up(small, cache, processor, grammars)
+        warm_up(partial(making, runner=runner), cache, processor, grammars)
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
-    core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
+    core = making(cache, runner=runner, tiering=places.tiering)
     team().leave()  # from here on the engine's thread computes
     most = config.max_queued_requests
     beside = places if ranks is None else BackgroundWorkers(places, ranks, inbox)

@@ -103,8 +103,8 @@ class FactorScaling:
 
 @dataclass(frozen=True, slots=True)
 class LongScaling:
-    """Factors for short contexts and for long ones (LongRoPE, Ding et al., 2024). Keys that were
-    turned by the others would be wrong, so all requests of an engine have the same.
+    """Factors for short contexts and for long ones (LongRoPE, Ding et al., 2024): all keys of a
+    request are turned by those of its length.
 
     short, long: half as many as the dimensions that turn. attention_factor: as YarnScaling's.
     is_long: which of them it is, see `RopeConfig.within`.
@@ -114,7 +114,7 @@ class LongScaling:
     long: tuple[float, ...]
     original_length: int
     attention_factor: float
-    is_long: bool
+    is_long: bool = False
 
     def frequencies(self, theta: float, head_dim: int) -> Tensor:
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
@@ -140,11 +140,20 @@ class RopeConfig:
         return int(head_dim * self.share)
 
     def within(self, length: int) -> RopeConfig:
-        """The same for requests of up to `length` tokens, prompt and answer."""
+        """The same for requests of `length` tokens."""
         if not isinstance(self.scaling, LongScaling):
             return self
         is_long = length > self.scaling.original_length
         return replace(self, scaling=replace(self.scaling, is_long=is_long))
+
+    def short_length(self, context_length: int) -> int | None:
+        """Most tokens of requests that turn their keys in another way than those of the whole
+        context; None: all turn them alike.
+        """
+        if not isinstance(self.scaling, LongScaling):
+            return None
+        original = self.scaling.original_length
+        return original if context_length > original else None
 
     def frequencies(self, head_dim: int) -> Tensor:
         """(head_dim / 2,) float32 radians per position; of what does not turn, at the end, 0."""
@@ -182,8 +191,9 @@ class Rotation(NamedTuple):
 
 
 class Rotary:
-    """cos and sin of every position below `context_length`, computed once in float32. rope: None:
-    nothing turns.
+    """cos and sin of every position below `context_length`, computed once in float32; behind them,
+    from position `context_length` on, those of requests that are short (`RopeConfig.short_length`).
+    rope: None: nothing turns.
     """
 
     def __init__(
@@ -193,17 +203,20 @@ class Rotary:
             table = torch.empty(context_length, head_dim, device=options.device)
         else:
             table = _table(rope, head_dim, context_length)
+            if rope is not None and (short := rope.short_length(context_length)) is not None:
+                table = torch.cat((table, _table(rope, head_dim, short)))
         self._table = table.to(dtype=options.dtype, device=options.device)
 
     def at(self, positions: Tensor, out: Tensor | None = None) -> Rotation:
-        """The rotations of `positions` (tokens,) int64, each in [0, context_length). out: memory
-        for their table.
-        """
+        """The rotations of `positions` (tokens,) int64, rows of the table. out: memory for them."""
         return Rotation(torch.index_select(self._table, 0, positions, out=out))
 
 
 def _table(rope: RopeConfig | None, head_dim: int, context_length: int) -> Tensor:
-    """(context_length, head_dim): of each position the cosines and then the sines."""
+    """(context_length, head_dim): of each position the cosines and then the sines, for requests of
+    that length.
+    """
+    rope = None if rope is None else rope.within(context_length)
     turned = 0 if rope is None else rope.turned(head_dim) // 2
     frequencies = torch.zeros(head_dim // 2) if rope is None else rope.frequencies(head_dim)
     angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)

@@ -69,7 +69,7 @@ class CausalLM:
     ) -> Tensor:
         """Compute one step's new tokens, whichever requests they belong to.
 
-        token_ids, positions: (tokens,) int64; a position is below `config.context_length`.
+        token_ids, positions: (tokens,) int64; positions as `Rotary` knows them.
         attend: called once per layer, in order.
         logit_rows: (n,) int64, the tokens whose next token is wanted.
         adapted: the layers' products, where adapters add to them.

@@ -166,4 +166,4 @@ def _long(fields: _Long, original: int, length: int) -> LongScaling:
             math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         )
     factors = tuple(fields.short_factor), tuple(fields.long_factor)
-    return LongScaling(*factors, original, attention_factor, is_long=length > original)
+    return LongScaling(*factors, original, attention_factor)

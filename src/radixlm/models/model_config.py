@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,10 @@ class ModelConfig:
         windows = tuple(w if w is not None and w < length else None for w in self.traits.windows)
         return windows if any(windows) else ()
 
-    def served(self, length: int) -> ModelConfig:
-        """The model for requests of up to `length` tokens, prompt and answer: what turns keys may
-        depend on that.
-        """
-        ropes = tuple(None if rope is None else rope.within(length) for rope in self.ropes)
-        return replace(self, context_length=length, rope=self.rope.within(length), ropes=ropes)
+    @property
+    def short_length(self) -> int | None:
+        """See `RopeConfig.short_length`."""
+        return self.rope.short_length(self.context_length)
 
     @classmethod
     def from_hf(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from jinja2 import nodes
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.formats.files import read_text
@@ -17,7 +19,7 @@ from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.text.continuing import continued
 from radixlm.text.fitting import WORDS, Fit, Fitted, fitted, one_text, spelled, wider
 from radixlm.text.probing import find_fit
-from radixlm.text.sandbox import Budget, GivenList, Settable, compiled
+from radixlm.text.sandbox import Budget, GivenList, Settable, compiled, parsed
 from radixlm.text.tokenizer import Tokenizer, special_texts
 from radixlm.text.tool_text import AS_JSON, CallText
 
@@ -28,6 +30,7 @@ _DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
 
 Message = Mapping[str, Any]
+_ASKED, _ANSWERED = ({"role": role, "content": "a"} for role in ("user", "assistant"))
 
 
 def _as_it_is(value: Any) -> Any:
@@ -40,6 +43,17 @@ def _only_one_end(add_generation_prompt: bool | None) -> None:
             "continue_final_message and add_generation_prompt exclude each other",
             param="continue_final_message",
         )
+
+
+class _Control(NamedTuple):
+    """Added tokens that are not special, but a template's own; see `ChatTemplate.plain_text`.
+
+    written: all that it writes, of thoughts and calls too. of_turns: those between the messages of
+    any dialogue, but for those that it looks for in an answer, which has them as the model wrote.
+    """
+
+    written: frozenset[str]
+    of_turns: frozenset[str]
 
 
 class ChatTemplate:
@@ -65,6 +79,7 @@ class ChatTemplate:
         self._variables = dict(special_tokens or {})
         self._fits: dict[tuple[bool, bool], Fit] = {}
         self._told: set[str] = set()
+        self._controls: dict[Tokenizer, _Control] = {}
         self._template = compiled(source)
         self._with_tools = self._template if tool_source is None else compiled(tool_source)
 
@@ -173,6 +188,34 @@ class ChatTemplate:
         text = continued(write, chat.messages) if continues else write(chat.messages, opens)
         self._tell(chat.changes)
         return text
+
+    def plain_text(self, tokenizer: Tokenizer, mark: str, value: Any) -> Any:
+        """A message, or part of one, with `mark` inside of every spelled special or control token,
+        for `Tokenizer.encode`.
+
+        So no text that came from outside ends a turn or begins another one; that holds for
+        descriptions of tools and for the assistant's messages, which may repeat a user's.
+        """
+        control = self._control(tokenizer)
+        own = isinstance(value, Mapping) and value.get("role") == "assistant"
+        more = control.of_turns if own else control.written
+        return _broken_up(value, partial(tokenizer.broken_up, mark=mark, more=more))
+
+    def _control(self, tokenizer: Tokenizer) -> _Control:
+        known = self._controls.get(tokenizer)
+        if known is None:
+            plain = ""
+            with suppress(InvalidRequestError):
+                plain = self.render([_ASKED, _ANSWERED, _ASKED], add_generation_prompt=False)
+            sources = {self.source, self.tool_source}
+            added = {text for text in tokenizer.added_texts if not text.isspace()}
+            turns = {text for text in added if text in plain}
+            written = turns | {text for text in added if any(text in each for each in sources)}
+            looked_for = "\0".join(text for each in sources for text in _looked_for(each))
+            turns = {text for text in turns if text not in looked_for}
+            known = _Control(frozenset(written), frozenset(turns))
+            self._controls[tokenizer] = known
+        return known
 
     def fit(self, *, described: bool, tools: bool) -> Fit:
         """The changes to conversations with tools or without; found when it is first needed."""
@@ -285,19 +328,23 @@ def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
-def plain_text(tokenizer: Tokenizer, mark: str, value: Any) -> Any:
-    """A message, or part of one, with `mark` inside of every spelled special token, for
-    `Tokenizer.encode`.
+def _looked_for(source: str) -> Iterator[str]:
+    """The texts that a template looks for in a message's."""
+    tree = parsed(source)
+    places: list[nodes.Expr] = [*tree.find_all(nodes.Compare)]
+    for call in tree.find_all(nodes.Call):
+        places += call.args if isinstance(call.node, nodes.Getattr) else ()
+    for place in places:
+        found = [place] if isinstance(place, nodes.Const) else place.find_all(nodes.Const)
+        yield from (each.value for each in found if isinstance(each.value, str))
 
-    So no text that came from outside ends a turn or begins another one; that holds for descriptions
-    of tools and for the assistant's messages, which may repeat a user's.
-    """
-    inside = partial(plain_text, tokenizer, mark)
+
+def _broken_up(value: Any, broken: Callable[[str], str]) -> Any:
     match value:
         case str():
-            return tokenizer.broken_up(value, mark)
+            return broken(value)
         case list():
-            return [*map(inside, value)]
+            return [_broken_up(each, broken) for each in value]
         case Mapping():
-            return {inside(name): inside(entry) for name, entry in value.items()}
+            return {broken(name): _broken_up(entry, broken) for name, entry in value.items()}
     return value

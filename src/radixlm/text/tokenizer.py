@@ -59,7 +59,8 @@ class Tokenizer:
         be larger (padded); ids beyond are decoded to nothing.
     eos_token_id, bos_token_id: as tokenizer_config.json names them, None where it does not.
     special_ids: ids that `skip_special_tokens` leaves out. added_ids: these, and all others that
-        are looked for in a text first (`<tool_call>` in many models).
+        are looked for in a text first (`<tool_call>` in many models). added_texts: the spellings of
+        these others.
     longest_token: characters of the longest spelling; no token stands for more of a text.
     """
 
@@ -80,10 +81,11 @@ class Tokenizer:
         self.longest_token = max(map(len, vocabulary), default=1)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.added_ids = frozenset(added)
-        self._special = _spellings(added[token].content for token in self.special_ids)
+        special = frozenset(added[token].content for token in self.special_ids)
+        self.added_texts = frozenset(self._added.values()) - special
+        self._special_texts, self._special = special, _spellings(special)
         self._spelled = _spellings(self._added.values())
-        # Each place where one begins, within another one too.
-        self._begins = self._special and re.compile(f"(?=({self._special.pattern}))(.)", re.DOTALL)
+        self._breaks: dict[frozenset[str], tuple[re.Pattern[str], re.Pattern[str]] | None] = {}
         self._guards = self._find_guards() if self.drops_first_space else ()
         self.eos_token_id = self._named(config, "eos_token")
         self.bos_token_id = self._named(config, "bos_token")
@@ -175,13 +177,19 @@ class Tokenizer:
         mark = new_mark()
         return self.encode(self.broken_up(text, mark), add_special_tokens=False, break_mark=mark)
 
-    def broken_up(self, text: str, mark: str) -> str:
-        """`text` with `mark` inside of everything that spells a special token: with that as its
-        `break_mark`, `encode` finds none of them. O(length).
+    def broken_up(self, text: str, mark: str, more: frozenset[str] = frozenset()) -> str:
+        """`text` with `mark` inside of everything that spells a special token, or is in `more`:
+        with that as its `break_mark`, `encode` finds none of them. O(length).
         """
-        if self._begins is None or self._special is None or not self._special.search(text):
+        if more not in self._breaks:
+            one = _spellings(self._special_texts | more)
+            # Each place where one begins, within another one too.
+            every = one and re.compile(f"(?=({one.pattern}))(.)", re.DOTALL)
+            self._breaks[more] = one and every and (one, every)
+        patterns = self._breaks[more]
+        if patterns is None or not patterns[0].search(text):
             return text
-        return self._begins.sub(lambda found: found[2] + mark, text)
+        return patterns[1].sub(lambda found: found[2] + mark, text)
 
     def special_in(self, text: str) -> dict[str, int]:
         """The special tokens that `text` spells, by their spellings. O(length)."""

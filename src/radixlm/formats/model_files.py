@@ -57,9 +57,15 @@ class ModelFolder:
         return read_json_object(path) if path.is_file() else {}
 
     def tokenizer_config(self) -> Mapping[str, Any]:
-        """Empty where there is none. Raises CheckpointError where it cannot be read."""
-        path = self.path / "tokenizer_config.json"
-        return read_json_object(path) if path.exists() else {}
+        """The config, with what older files have beside it: names of special tokens, a chat
+        template. Empty where there is none. Raises CheckpointError where one cannot be read.
+        """
+        files = ("special_tokens_map", "chat_template", "tokenizer_config")
+        found: dict[str, Any] = {}
+        for path in (self.path / f"{name}.json" for name in files):
+            given = read_json_object(path) if path.exists() else {}
+            found |= {name: value for name, value in given.items() if value is not None}
+        return found
 
     def weights(self) -> list[Path]:
         """The files that a loader reads, no more and no less. Raises CheckpointError."""

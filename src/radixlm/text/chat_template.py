@@ -18,9 +18,10 @@ from radixlm.formats.files import read_text
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.text.continuing import continued
 from radixlm.text.fitting import WORDS, Fit, Fitted, fitted, one_text, spelled, wider
+from radixlm.text.named_tokens import special_texts
 from radixlm.text.probing import find_fit
 from radixlm.text.sandbox import Budget, GivenList, Settable, compiled, parsed
-from radixlm.text.tokenizer import Tokenizer, special_texts
+from radixlm.text.tokenizer import Tokenizer
 from radixlm.text.tool_text import AS_JSON, CallText
 
 _logger = logging.getLogger("radixlm.text")
@@ -88,8 +89,9 @@ class ChatTemplate:
         """The model's template, or the file `override` with the model's special tokens.
 
         chat_template.jinja goes before `chat_template` in tokenizer_config.json, which is a text
-        or a list of named ones: `default`, and `tool_use` for when there are tools. None when the
-        model has no template. Raises ModelError when a file cannot be read.
+        or a list of named ones: `default`, and `tool_use` for when there are tools; files of
+        additional_chat_templates have names, too. None when the model has no template. Raises
+        ModelError when a file cannot be read.
         """
         files = files_of(model)
         config = files.tokenizer_config()
@@ -277,31 +279,37 @@ def require_template(template: ChatTemplate | None) -> ChatTemplate:
 
 def _find_sources(folder: Path, override: Path | None, config: Mapping[str, Any]) -> dict[str, str]:
     """The templates by their names."""
-    path = override or folder / "chat_template.jinja"
-    try:
-        # The user's own file may be a pipe.
-        text = path.read_text(encoding="utf-8") if override else read_text(path, _MOST_BYTES)
-        return {_DEFAULT: text}
-    except (FileNotFoundError, NotADirectoryError):  # within a GGUF file there is none
-        if override is not None:
-            raise ModelError(f"--chat-template {override}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"chat template {path} cannot be read: {error}") from error
+    if override is not None:
+        if not override.exists():
+            raise ModelError(f"--chat-template {override}: no such file")
+        return {_DEFAULT: _read(override, given=True)}
+    more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    named = {path.stem: _read(path) for path in more}
+    if (path := folder / "chat_template.jinja").exists():
+        return {**named, _DEFAULT: _read(path)}
     match config.get("chat_template"):
         case None:
-            return {}
+            pass
         case str(source):
-            return {_DEFAULT: source}
+            named[_DEFAULT] = source
         case list(entries):
-            named = dict(_named_template(folder, entry) for entry in entries)
-            if named and _DEFAULT not in named:
-                raise ModelError(
-                    f"{folder}: no chat template is named default, only "
-                    f"{', '.join(sorted(named))}; choose one with --chat-template FILE.jinja"
-                )
-            return named
+            named |= dict(_named_template(folder, entry) for entry in entries)
         case other:
             raise ModelError(f"{folder}: chat_template is {type(other).__name__}, not a text")
+    if named and _DEFAULT not in named:
+        raise ModelError(
+            f"{folder}: no chat template is named default, only "
+            f"{', '.join(sorted(named))}; choose one with --chat-template FILE.jinja"
+        )
+    return named
+
+
+def _read(path: Path, *, given: bool = False) -> str:
+    """given: by the user, whose file may be a pipe."""
+    try:
+        return path.read_text(encoding="utf-8") if given else read_text(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"chat template {path} cannot be read: {error}") from error
 
 
 def _named_template(folder: Path, entry: Any) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.core.keys import Key
 from radixlm.formats.model_files import ModelFile, ModelFiles, files_of
 from radixlm.text.gguf_tokenizer import tokenizer_of
+from radixlm.text.named_tokens import add_named, special_texts
 from radixlm.text.token_bytes import read_decoder
 
 # Characters without a meaning; the last two of their plane are not characters.
@@ -29,7 +30,6 @@ _PRIVATE_USE_SIZE = 0xFFFE
 _GUARDS = ("\n", ".", "0")
 # Sixty times the largest vocabulary there is; tables have a row for each id.
 _MOST_TOKENS = 2**24
-_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class _Piece(NamedTuple):
@@ -108,6 +108,7 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise ModelError(f"{path} cannot be read: {error}") from error
+        add_named(backend, config)
         return cls(backend, config)
 
     @functools.cached_property
@@ -279,7 +280,7 @@ class Tokenizer:
         return b"" if spelling is None else self._bytes_of.of(spelling, added=False)
 
     def _named(self, config: Mapping[str, Any], name: str) -> int | None:
-        text = special_token_text(config, name)
+        text = special_texts(config).get(name)
         return None if text is None else self.token_id(text)
 
 
@@ -304,19 +305,6 @@ def _spellings(spelled: Iterable[str]) -> re.Pattern[str] | None:
     """
     found = sorted((text for text in spelled if len(text) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, found))) if found else None
-
-
-def special_token_text(config: Mapping[str, Any], name: str) -> str | None:
-    """A special token's text: files give it as a string or as an object with `content`."""
-    entry = config.get(name)
-    text = entry.get("content") if isinstance(entry, dict) else entry
-    return text if isinstance(text, str) else None
-
-
-def special_texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that chat templates may name, as far as the file has them."""
-    texts = ((name, special_token_text(config, name)) for name in _SPECIAL_NAMES)
-    return {name: text for name, text in texts if text is not None}
 
 
 def _decoder_state(backend: tokenizers.Tokenizer) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ attention, residual           queries, or their norms, and what layers add are m
 norms.base                    is added
 experts.stacked               one tensor is one for each expert
 experts.paired                rows of gates come first, then those of up
-spare_layers                  left out: they only propose tokens, which the model then would check
+spare_layers, spare           left out: they only propose tokens, which the model then would check
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _norm_folds(
     config: ModelConfig, order: Tensor | None, rows: list[Tensor | None], factor: float
 ) -> dict[str, Fold]:
     norms = config.traits.qk_norm
-    if norms is None:
+    if norms is None or not norms.names:
         return {}
     made: dict[str, Fold] = {}
     for name, count, its, by in zip(
@@ -194,7 +194,8 @@ def _stacks(config: ModelConfig) -> dict[str, _Stack]:
         return {}
     names = [name.removesuffix(".{}") for name in (*experts.gate_up, experts.down)]
     if experts.stacked == "rows":
-        return {f".{name}.weight": _Stack("weight", 3, turned=False) for name in names}
+        rows = _Stack("weight", 3, turned=False)
+        return dict.fromkeys((f".{name}{end}" for name in names for end in ("", ".weight")), rows)
     weights = {f".{name}": _Stack("weight", 3, turned=True) for name in names}
     return weights | {f".{name}_bias": _Stack("bias", 2, turned=False) for name in names}
 
@@ -210,10 +211,9 @@ class Folded:
         self._parts: dict[str, tuple[str, int, bool]] = {}
         # What was read last, of which more may be wanted.
         self._stack: tuple[str, Tensor | QuantizedWeight] | None = None
-        spare = tuple(
-            f"model.layers.{config.n_layers + layer}."
-            for layer in range(config.traits.spare_layers)
-        )
+        last = config.n_layers + config.traits.spare_layers
+        spare = tuple(f"model.layers.{layer}." for layer in range(config.n_layers, last))
+        spare += config.traits.spare
         for name, shape in checkpoint.shapes.items():
             if spare and name.startswith(spare):
                 continue

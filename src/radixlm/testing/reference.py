@@ -13,6 +13,10 @@ from torch import Tensor
 
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
 
+# Which it is, but it stands in no table of theirs.
+transformers.AutoModelForCausalLM.register(
+    transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True
+)
 ARCHITECTURES = {
     "llama": transformers.LlamaConfig,
     "mistral": transformers.MistralConfig,
@@ -42,6 +46,20 @@ ARCHITECTURES = {
     "gpt_oss": transformers.GptOssConfig,
     "deepseek_v2": transformers.DeepseekV2Config,
     "deepseek_v3": transformers.DeepseekV3Config,
+    "glm4_moe": transformers.Glm4MoeConfig,
+    "glm4_moe_lite": transformers.Glm4MoeLiteConfig,
+    "minimax_m2": transformers.MiniMaxM2Config,
+    "ministral3": transformers.Ministral3Config,
+    "mistral4": transformers.Mistral4Config,
+    "seed_oss": transformers.SeedOssConfig,
+    "exaone4": transformers.Exaone4Config,
+    "ernie4_5": transformers.Ernie4_5Config,
+    "ernie4_5_moe": transformers.Ernie4_5_MoeConfig,
+    "hunyuan_v1_dense": transformers.HunYuanDenseV1Config,
+    "hunyuan_v1_moe": transformers.HunYuanMoEV1Config,
+    "apertus": transformers.ApertusConfig,
+    "arcee": transformers.ArceeConfig,
+    "llama4_text": transformers.Llama4TextConfig,
 }
 _WINDOWS = {
     "sliding_window": 24,
@@ -70,6 +88,27 @@ _LATENTS = {
         "original_max_position_embeddings": 256,
         "rope_theta": 10_000.0,
     },
+}
+_GROUPS = {
+    name: _LATENTS[name]
+    for name in (
+        "n_routed_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "n_group",
+        "topk_group",
+        "first_k_dense_replace",
+    )
+}
+# Queries of tokens 20, 40, .. are longer.
+_GROWING = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 20,
+    "rope_theta": 10_000.0,
+    "llama_4_scaling_beta": 0.5,
 }
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -139,6 +178,60 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "routed_scaling_factor": 1.7,
     },
     "deepseek_v3": _LATENTS,
+    "glm4_moe": {
+        **_GROUPS,
+        "attention_bias": True,
+        "use_qk_norm": True,
+        "routed_scaling_factor": 1.7,
+    },
+    "glm4_moe_lite": {**_LATENTS, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+    "minimax_m2": {
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+            "partial_rotary_factor": 0.5,
+        },
+    },
+    "ministral3": {"pad_token_id": None, "rope_parameters": _GROWING},
+    "mistral4": {
+        **_LATENTS,
+        "head_dim": 24,
+        "pad_token_id": None,
+        "routed_scaling_factor": 1.7,
+        "rope_parameters": _GROWING | {"mscale_all_dim": 0.7},
+    },
+    "exaone4": _WINDOWS,
+    "ernie4_5": {"use_bias": True},
+    "ernie4_5_moe": {
+        "moe_num_experts": 8,
+        "moe_k": 3,
+        "moe_intermediate_size": 32,
+        "moe_num_shared_experts": 2,
+    },
+    "hunyuan_v1_dense": {
+        "attention_bias": True,
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "alpha": 50.0,
+            "factor": 1.0,
+            "rope_theta": 10_000.0,
+        },
+    },
+    "hunyuan_v1_moe": {"num_experts": 6, "moe_topk": 2},
+    "apertus": {"pad_token_id": None},
+    "arcee": {"mlp_bias": True},
+    "llama4_text": {
+        "intermediate_size": 48,
+        "intermediate_size_mlp": 96,
+        "num_local_experts": 6,
+        "moe_layers": [1, 2],
+        "attention_chunk_size": 24,
+        "no_rope_layers": [1, 0, 1],
+        "floor_scale": 20,
+        "attn_scale": 0.5,
+    },
 }
 
 

@@ -25,7 +25,7 @@ SCRIPT = re.compile(r"\b((?:benchmarks|fuzz|scripts)\.(?!md\b)[a-z]\w+)\b")
 SOURCES = [path.as_posix() for path in sorted((ROOT / "src").rglob("*.py"))]
 # A row of the ways through the house: a file, and names in it; another word may stand before it.
 WAYS = re.compile(r"^## (?:The way of|A stored).*?^```\n(.*?)^```$", re.M | re.S)
-ROW = re.compile(r"^(?:[a-z]+ +| +)(\w+/\w+) +(\S+(?:, \S+)*)(?=  |$)", re.M)
+ROW = re.compile(r"^(?:[a-z]+ +| +)(\w+(?:/\w+)+) +(\S+(?:, \S+)*)(?=  |$)", re.M)
 CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.M | re.S)
 
 

@@ -79,7 +79,7 @@ def load_all(path: Path) -> None:
     template = ChatTemplate.load(files)
     if template is not None:
         template.render([{"role": "user", "content": "x"}])
-    checkpoint = GGUFCheckpoint(files.gguf, config.head_dim)
+    checkpoint = GGUFCheckpoint(files.gguf, config)
     cpu = torch.device("cpu")
     load_model(checkpoint, config, dtype=torch.float32, device=cpu, progress=False)
 

@@ -323,7 +323,7 @@ def make_model(
 
 def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
     if isinstance(files, ModelFile):
-        return GGUFCheckpoint(files.gguf, shape.head_dim)
+        return GGUFCheckpoint(files.gguf, shape)
     return open_checkpoint(files.path)
 
 

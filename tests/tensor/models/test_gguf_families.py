@@ -1,0 +1,154 @@
+"""GGUF files of each family: config and logits are those of the folder with the same weights."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf import MODEL_ARCH_NAMES
+from safetensors.torch import save_file
+from torch import Tensor
+
+from radixlm.formats.gguf_fields import FAMILIES
+from radixlm.formats.gguf_file import GGUFFile
+from radixlm.models import CausalLM, GGUFCheckpoint, load_config, load_model
+from radixlm.models.families import ARCHITECTURES
+from radixlm.products.gemm_choice import Choose, one_way
+from radixlm.testing.gguf_writer import UNSAID, write_gguf
+from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
+from tests.tensor.attention_cases import dense_for
+
+TOKENS = torch.randint(0, 320, (40,), generator=torch.Generator().manual_seed(1))
+# Rows of 256 numbers, as blocks of these types have them.
+LARGE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+# llama.cpp's mixture: more bits for values and what goes back into the residual.
+Q4_K_M = {
+    f"blk.{layer}.{name}.weight": "Q6_K" for layer in range(2) for name in ("attn_v", "ffn_down")
+}
+# Names that files have for it.
+SAID = {"mistral": "llama", "internlm3": "llama"}
+PAIRS = [*zip(ARCHITECTURES, itertools.cycle(("F16", "Q8_0", "IQ4_NL")), strict=False)]
+
+
+def written(tmp_path: Path, family: str, kind: str, **options: Any) -> tuple[Path, Path]:
+    """A folder with the weights that a GGUF file of a type has, and that file."""
+    kinds, most = options.pop("kinds", None), options.pop("most_tensors", 0)
+    folder = make_checkpoint(tmp_path / "m", family, **dict(UNSAID.get(family, {})) | options)
+    path = tmp_path / "m.gguf"
+    weights = write_gguf(folder, path, kind, kinds=kinds, most_tensors=most)
+    (folder / "model.safetensors").unlink()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder, path
+
+
+def load(path: Path, choose: Choose | None = None) -> CausalLM:
+    config, file = load_config(path), GGUFFile(path)
+    return load_model(
+        GGUFCheckpoint(file, config),
+        config,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        choose=choose,
+        progress=False,
+    )
+
+
+@torch.inference_mode()
+def logits(model: CausalLM) -> Tensor:
+    rows = torch.arange(len(TOKENS))
+    return model.forward(TOKENS, rows, dense_for(model), rows)
+
+
+def check(folder: Path, path: Path) -> None:
+    expected = reference_logits(load_reference(folder), TOKENS.tolist())
+    found = logits(load(path))
+    assert torch.allclose(found, expected, atol=2e-3, rtol=1e-3)
+    assert torch.equal(found.argmax(1), expected.argmax(1))
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
+def test_each_family_is_what_transformers_makes_of_the_same_weights(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    folder, path = written(tmp_path, family, kind)
+    wanted, made = load_config(folder), load_config(path)
+    if family == "mistral":  # a window of no layer
+        wanted = replace(wanted, traits=wanted.traits._replace(windows=()))
+    name = SAID.get(family, family)
+    assert made == replace(
+        wanted, model_type=name, dtype=made.dtype, eos_token_ids=made.eos_token_ids
+    )
+    check(folder, path)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("qwen3_moe", "Q4_K"),
+        ("gemma3_text", "Q4_K"),
+        ("phi3", "IQ4_XS"),
+        ("granitemoe", "Q2_K"),
+        ("gpt_oss", "Q3_K"),
+    ],
+)
+def test_types_with_blocks_of_256(tmp_path: Path, family: str, kind: str) -> None:
+    more: dict[str, Any] = {"moe_intermediate_size": 256} if family == "qwen3_moe" else {}
+    if family == "gemma3_text":
+        more = {"query_pre_attn_scalar": 64, "kinds": Q4_K_M}
+    check(*written(tmp_path, family, kind, **LARGE | more))
+
+
+def test_gpt_oss_as_it_is_published(tmp_path: Path) -> None:
+    """Experts in MXFP4, all else as it is."""
+    names = (f"ffn_{name}_exps.weight" for name in ("gate", "up", "down"))
+    kinds = {f"blk.{layer}.{name}": "MXFP4" for name in names for layer in range(3)}
+    folder, _ = written(tmp_path, "gpt_oss", "F16", kinds=kinds, most_tensors=7)
+    (first,) = tmp_path.glob("m-00001-of-*.gguf")
+    check(folder, first)
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "IQ4_XS", "MXFP4"])
+def test_packed_products_differ_by_rounding(tmp_path: Path, kind: str) -> None:
+    folder, path = written(tmp_path, "qwen3", kind, **LARGE)
+    expected = reference_logits(load_reference(folder), TOKENS.tolist())
+    assert (logits(load(path, one_way)) - expected).norm() < 0.05 * expected.norm()
+
+
+def test_each_family_has_a_row() -> None:
+    rows = FAMILIES.values()
+    served = {name for row in rows for name in (row.model_type, *row.instead.values())}
+    assert served | SAID.keys() == set(ARCHITECTURES)
+    assert FAMILIES.keys() <= set(MODEL_ARCH_NAMES.values())
+
+
+@pytest.mark.parametrize("family", ["phi3", "glm"])
+def test_queries_keys_and_values_in_another_form(tmp_path: Path, family: str) -> None:
+    """One tensor where transformers has three, and the other way around."""
+    folder, path = written(tmp_path, family, "F32")
+    other = tmp_path / "other.gguf"
+    file, sizes = GGUFFile(path), (64, 32, 32)
+    tensors, parted = {}, {}
+    for layer in range(3):
+        names = [f"blk.{layer}.attn_{name}" for name in "qkv"]
+        whole = f"blk.{layer}.attn_qkv"
+        for end in ("weight", "bias"):
+            if f"{whole}.{end}" in file.tensors:
+                rows = file.data(f"{whole}.{end}").view("<f4").reshape(sum(sizes), -1)
+                at = 0
+                for name, size in zip(names, sizes, strict=True):
+                    tensors[f"{name}.{end}"] = rows[at : at + size]
+                    at += size
+                parted[f"{whole}.{end}"] = None
+            elif f"{names[0]}.{end}" in file.tensors:
+                each = [torch.from_numpy(file.data(f"{name}.{end}").view("<f4")) for name in names]
+                made = torch.cat(each)
+                tensors[f"{whole}.{end}"] = (
+                    made.view(sum(sizes), -1) if end == "weight" else made
+                ).numpy()
+                parted |= dict.fromkeys(f"{name}.{end}" for name in names)
+    write_gguf(folder, other, "F32", tensors=tensors, without=parted)
+    check(folder, other)

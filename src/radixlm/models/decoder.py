@@ -165,7 +165,7 @@ class CausalLM:
 def described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
     """The weights that `config` asks for, without memory, so that whatever it says costs nothing.
 
-    stored: how many tensors there are, of which each layer has some.
+    stored: how many tensors there are, of which each layer and expert has some.
     """
     if config.n_layers > stored:
         raise CheckpointError(
@@ -173,10 +173,11 @@ def described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
             f"but the files hold {stored} tensors"
         )
     experts = config.traits.experts
-    if experts is not None and experts.number > stored:
+    layers = sum(experts.layers) if experts and experts.layers else config.n_layers
+    if experts is not None and experts.number * layers > stored:
         raise CheckpointError(
-            f"the model's config asks for {experts.number} experts, but the files hold weights of "
-            f"at most {stored}"
+            f"the model's config asks for {experts.number * layers} experts in all layers, but the "
+            f"files hold weights of at most {stored}"
         )
     nowhere = torch.device("meta")
     try:

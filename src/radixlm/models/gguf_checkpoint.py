@@ -44,6 +44,8 @@ _HEADS = ("q_proj", "k_proj", "v_proj")
 # What configs say (`gguf_config`), or say anyway.
 _NOT_READ = re.compile(r"(rope_\w+|blk\.\d+\.attn_rot_embd)\.weight", re.ASCII)
 
+_OF_LAYER = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
+
 
 class _Source(NamedTuple):
     """A weight's place in a file. tensors: the stored ones, whose rows follow one another. part: of
@@ -165,9 +167,9 @@ class GGUFCheckpoint:
 
     def _is_spare(self, tensor: str) -> bool:
         """Whether it is of a layer after the last one, which predicts further tokens."""
-        layer = tensor.split(".")[1] if tensor.startswith("blk.") else ""
-        spare = self._config.traits.spare_layers
-        return layer.isdecimal() and 0 <= int(layer) - self._config.n_layers < spare
+        layer, config = _OF_LAYER.match(tensor), self._config
+        beyond = -1 if layer is None else int(layer[1]) - config.n_layers
+        return 0 <= beyond < config.traits.spare_layers
 
     def _weight(self, own: str, part: int | None) -> Tensor | QuantizedWeight:
         kind, shape, *_ = self._file.tensors[own]

@@ -32,6 +32,7 @@ HALVES: Mapping[Type, tuple[int, ...]] = {
     Type.Q3_K: (108,),
     Type.Q6_K: (208,),
 }
+_MIDDLES = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}
 _ARCHITECTURES = {
     **dict.fromkeys(("mistral", "mixtral", "internlm3"), MODEL_ARCH.LLAMA),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), MODEL_ARCH.DEEPSEEK2),
@@ -228,8 +229,9 @@ def random_blocks(
     blocks = random.integers(0, 256, (count, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
 
     def put(factor: float) -> None:
-        for place in HALVES[kind]:
-            halves = (random.uniform(0.5, 1.0, count) * factor).astype("<f2")
+        # The second is of what is taken off, so that the middle code is about 0.
+        for place, by in zip(HALVES[kind], (1.0, _MIDDLES.get(kind, 0.0)), strict=False):
+            halves = (random.uniform(0.5, 1.0, count) * factor * by).astype("<f2")
             blocks[:, place : place + 2] = halves.view(np.uint8).reshape(-1, 2)
 
     put(1.0)

@@ -36,6 +36,12 @@ def test_layers_that_only_propose_tokens_are_left_out(tmp_path: Path) -> None:
         load(folder)
 
 
+def test_how_many_such_layers_there_are_costs_nothing(tmp_path: Path) -> None:
+    """Whatever the config says: names of them were made before."""
+    folder = make_checkpoint(tmp_path, "deepseek_v3", num_nextn_predict_layers=2**31 - 1)
+    assert load(folder).config.traits.spare_layers == 2**31 - 1
+
+
 def test_without_such_layers_they_are_one_too_many(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, "deepseek_v2")
     add(folder, "model.layers.3.eh_proj.weight")

@@ -35,6 +35,8 @@ _ENDS = frozenset(
         "<end_of_turn>",
     ]
 )
+# Where `<|end|>` ends one of an answer's messages.
+_ENDS_OF_HARMONY = frozenset(["<|return|>", "<|call|>"])
 _SAMPLING = {
     "temperature": ("temp", float),
     "top_p": ("top_p", float),
@@ -285,7 +287,9 @@ def generation_config_of(file: GGUFFile) -> dict[str, Any]:
     kinds = file.metadata.get("tokenizer.ggml.token_type")
     if isinstance(kinds, np.ndarray):
         pairs = zip(tokens_of(file), kinds.tolist(), strict=False)
-        ids |= {at for at, (text, kind) in enumerate(pairs) if kind == _CONTROL and text in _ENDS}
+        control = {text: at for at, (text, kind) in enumerate(pairs) if kind == _CONTROL}
+        ends = _ENDS_OF_HARMONY if control.keys() >= _ENDS_OF_HARMONY else _ENDS
+        ids |= {at for text, at in control.items() if text in ends}
     drawn = {
         name: file.get(f"general.sampling.{key}", kind) for name, (key, kind) in _SAMPLING.items()
     }

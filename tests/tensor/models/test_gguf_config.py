@@ -100,6 +100,18 @@ def test_ends_of_answers_and_sampling(tmp_path: Path) -> None:
     assert recommended_sampling(path) == {"temperature": 0.7, "top_k": 20}
 
 
+def test_what_ends_a_message_of_harmony_ends_no_answer(tmp_path: Path) -> None:
+    """gpt-oss writes several messages, each of which `<|end|>` ends; elsewhere that ends a turn."""
+    texts = [f"t{at}" for at in range(320)]
+    texts[10:13] = ["<|end|>", "<|return|>", "<|call|>"]
+    kinds = [1] * 10 + [3] * 3 + [1] * 307
+    entries = {"tokenizer__ggml__tokens": texts, "tokenizer__ggml__token_type": kinds}
+    entries["tokenizer__ggml__eos_token_id"] = 11
+    assert load_config(with_entries(tmp_path / "a", **entries)).eos_token_ids == {11, 12}
+    texts[12] = "other"
+    assert load_config(with_entries(tmp_path / "b", **entries)).eos_token_ids == {10, 11}
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

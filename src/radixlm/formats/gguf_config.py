@@ -258,6 +258,7 @@ def _rope(entries: _Entries, family: Family, config: Mapping[str, Any]) -> dict[
         "original_max_position_embeddings": entries.size(ROPE.SCALING_ORIG_CTX_LEN),
         **{name: entries.number(template) for name, template in _YARN.items()},
         **({"mscale": scale, "mscale_all_dim": scale} if scale else {}),
+        **({"llama_4_scaling_beta": config["growing"]} if "growing" in config else {}),
         **family.rope,
     }
 

@@ -45,7 +45,18 @@ _LATENT = {
 }
 FAMILIES: Mapping[str, Family] = {
     "llama": Family("llama", {"num_experts": "mixtral", "sliding_window": "mistral"}, turned=True),
-    "mistral3": Family("mistral", turned=True, fields={"sliding_window": None}),
+    "mistral3": Family(
+        "mistral", {"growing": "ministral3"}, turned=True, fields={"sliding_window": None}
+    ),
+    "arcee": Family("arcee", turned=True),
+    "ernie4_5": Family("ernie4_5"),
+    "ernie4_5-moe": Family("ernie4_5_moe"),
+    "exaone4": Family("exaone4", fields={"sliding_window": None}),
+    "glm4moe": Family("glm4_moe", fields={"norm_topk_prob": False}),
+    "hunyuan-dense": Family("hunyuan_v1_dense"),
+    "hunyuan-moe": Family("hunyuan_v1_moe"),
+    "minimax-m2": Family("minimax_m2"),
+    "seed_oss": Family("seed_oss"),
     "qwen2": Family("qwen2"),
     "qwen3": Family("qwen3"),
     "qwen2moe": Family("qwen2_moe"),
@@ -83,7 +94,7 @@ SIZES = {
     ATTENTION.SLIDING_WINDOW: ("sliding_window",),
     ATTENTION.Q_LORA_RANK: ("q_lora_rank",),
     ATTENTION.KV_LORA_RANK: ("kv_lora_rank",),
-    LLM.EXPERT_USED_COUNT: ("num_experts_per_tok",),
+    LLM.EXPERT_USED_COUNT: ("num_experts_per_tok", "moe_k", "moe_topk"),
     LLM.EXPERT_FEED_FORWARD_LENGTH: ("moe_intermediate_size",),
     LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH: ("shared_expert_intermediate_size",),
     LLM.EXPERT_GROUP_COUNT: ("n_group",),
@@ -91,9 +102,10 @@ SIZES = {
     ROPE.SCALING_ORIG_CTX_LEN: ("original_max_position_embeddings",),
 }
 COUNTS = {
-    LLM.EXPERT_COUNT: ("num_experts", "num_local_experts", "n_routed_experts"),
-    LLM.EXPERT_SHARED_COUNT: ("n_shared_experts",),
-    LLM.LEADING_DENSE_BLOCK_COUNT: ("first_k_dense_replace",),
+    LLM.EXPERT_COUNT: ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    LLM.EXPERT_SHARED_COUNT: ("n_shared_experts", "moe_num_shared_experts"),
+    LLM.LEADING_DENSE_BLOCK_COUNT: ("first_k_dense_replace", "moe_layer_start_index"),
+    LLM.INTERLEAVE_MOE_LAYER_STEP: ("moe_layer_interval",),
 }
 _EPSILON = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps")
 NUMBERS = {
@@ -101,6 +113,7 @@ NUMBERS = {
     ATTENTION.LAYERNORM_RMS_EPS: _EPSILON,
     ATTENTION.SCALE: ("attention_multiplier",),
     ATTENTION.CLAMP_KQV: ("clip_qkv",),
+    ATTENTION.TEMPERATURE_SCALE: ("growing",),
     LLM.ATTN_LOGIT_SOFTCAPPING: ("attn_logit_softcapping",),
     LLM.FINAL_LOGIT_SOFTCAPPING: ("final_logit_softcapping",),
     LLM.EMBEDDING_SCALE: ("embedding_multiplier",),
@@ -118,6 +131,7 @@ FLAGS = {
 TENSORS = {
     "attn_q.bias": ("attention_bias", "qkv_bias", "use_bias", "use_qkv_bias"),
     "attn_qkv.bias": ("attention_bias", "qkv_bias", "use_bias", "use_qkv_bias"),
+    "attn_output.bias": ("attention_out_bias",),
     "attn_q_norm.weight": ("use_qk_norm", "qk_layernorm"),
     "exp_probs_b.bias": ("corrected",),
     "ffn_down.bias": ("mlp_bias",),

@@ -18,15 +18,18 @@ _FIELDS = {
     "add_vocab_size": ("vocab_size",),
     "add_layer_norm_rms_eps": ("rms_norm_eps",),
     "add_layer_norm_eps": ("layer_norm_eps", "norm_epsilon", "norm_eps"),
-    "add_expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "add_expert_used_count": ("num_experts_per_tok",),
+    "add_expert_count": (
+        *("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    ),
+    "add_expert_used_count": ("num_experts_per_tok", "moe_k", "moe_topk"),
     "add_expert_feed_forward_length": ("moe_intermediate_size",),
     "add_expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
-    "add_expert_shared_count": ("n_shared_experts",),
+    "add_expert_shared_count": ("n_shared_experts", "moe_num_shared_experts"),
     "add_expert_group_count": ("n_group",),
     "add_expert_group_used_count": ("topk_group",),
     "add_expert_weights_scale": ("routed_scaling_factor",),
-    "add_leading_dense_block_count": ("first_k_dense_replace",),
+    "add_leading_dense_block_count": ("first_k_dense_replace", "moe_layer_start_index"),
+    "add_interleave_moe_layer_step": ("moe_layer_interval",),
     "add_q_lora_rank": ("q_lora_rank",),
     "add_kv_lora_rank": ("kv_lora_rank",),
     "add_attn_logit_softcapping": ("attn_logit_softcapping",),
@@ -37,7 +40,7 @@ _FIELDS = {
     "add_logit_scale": ("logits_scaling", "logit_scale"),
     "add_parallel_residual": ("use_parallel_residual",),
 }
-_PARTIAL = ("phi3", "glm", "glm4", "nemotron", "stablelm")
+_PARTIAL = ("phi3", "glm", "glm4", "glm4_moe", "minimax_m2", "nemotron", "stablelm")
 
 
 def add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
@@ -50,7 +53,11 @@ def add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     local = rope.get("sliding_attention", {})
     rope = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(rope.get("rope_theta") or config["rope_theta"])
+    base = rope.get("rope_theta") or config["rope_theta"]
+    if rope.get("alpha"):  # Hunyuan's
+        size = config.get("head_dim") or config["hidden_size"] // heads
+        base *= rope["alpha"] ** (size / (size - 2))
+    writer.add_rope_freq_base(base)
     if local:
         writer.add_rope_freq_base_swa(local["rope_theta"])
     if "kv_lora_rank" in config:
@@ -63,6 +70,9 @@ def add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
         if not kind.startswith("gemma"):
             writer.add_rope_dimension_count(int(head_dim * (share if kind in _PARTIAL else 1)))
+    if kind in ("deepseek_v3", "glm4_moe"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
     if kind == "gpt_oss":
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     _add_windows(writer, config)
@@ -79,10 +89,6 @@ def _add_latents(
     writer.add_key_length_mla(config["qk_nope_head_dim"] + turned)
     writer.add_value_length_mla(config["v_head_dim"])
     writer.add_rope_dimension_count(turned)
-    if config["model_type"] == "deepseek_v3":
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if config.get("norm_topk_prob"):
-        writer.add_expert_weights_norm(True)
     if rope.get("mscale_all_dim"):
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
 
@@ -117,6 +123,9 @@ def _add_scaling(
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(rope["factor"])
+    if rope.get("llama_4_scaling_beta"):
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
     if kind == "yarn":
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         for name in ("beta_fast", "beta_slow"):

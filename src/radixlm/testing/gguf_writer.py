@@ -37,6 +37,10 @@ _ARCHITECTURES = {
     **dict.fromkeys(("mistral", "mixtral", "internlm3"), MODEL_ARCH.LLAMA),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), MODEL_ARCH.DEEPSEEK2),
     "cohere": MODEL_ARCH.COMMAND_R,
+    "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
+    "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE,
+    "minimax_m2": MODEL_ARCH.MINIMAXM2,
+    "ministral3": MODEL_ARCH.MISTRAL3,
     "gemma3_text": MODEL_ARCH.GEMMA3,
     "glm": MODEL_ARCH.CHATGLM,
     "gpt_oss": MODEL_ARCH.GPT_OSS,
@@ -46,7 +50,10 @@ _ARCHITECTURES = {
     "qwen3_moe": MODEL_ARCH.QWEN3MOE,
 }
 # Whose converters are llama's, or do the same.
-_PERMUTED = ("llama", "mistral", "mixtral", "internlm3", "granite", "granitemoe", "smollm3")
+_PERMUTED = (
+    *("llama", "mistral", "mixtral", "internlm3", "granite", "granitemoe", "smollm3"),
+    *("arcee", "ministral3"),
+)
 _LESS_ONE = ("gemma", "gemma2", "gemma3_text", "nemotron")
 # Fields of `make_checkpoint`'s models that no file can say: llama.cpp has these values in its code.
 _LATENT = {
@@ -65,6 +72,7 @@ UNSAID: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {"query_pre_attn_scalar": 16},
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
+    "glm4_moe": {"num_nextn_predict_layers": 0},
     "gpt_oss": {"swiglu_limit": 7.0},
     "qwen2_moe": {"mlp_only_layers": []},
     "qwen3_moe": {"decoder_sparse_step": 1},

@@ -176,7 +176,7 @@ def test_another_architecture(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(
-        UnsupportedModelError, match=r"architecture is 'bert'.*llama, mistral3, qwen2"
+        UnsupportedModelError, match=r"architecture is 'bert'.*llama, mistral3, .*deepseek2"
     ):
         load_config(path)
 

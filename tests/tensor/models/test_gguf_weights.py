@@ -29,7 +29,7 @@ KINDS = ["F32", "F16", "BF16", *DECODERS]
 QUICK = ["F32", "Q8_0", "Q4_K"]
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 2}
 # What rounding activations to bytes may change, as a part of all logits' size.
-ROUNDING = 0.05
+ROUNDING = 0.06
 _BY_NAME = {kind.name: kind for kind in TYPES.values()}
 
 

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 _MOST_OF_CARD = 2**20  # bytes
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf\Z", re.ASCII)
 _SHOWN = 10
-_QUANTIZERS = ("FP8", "bitsandbytes", "HQQ", "torchao", "ModelOpt", "Quark")
+_QUANTIZERS = ("bitsandbytes", "HQQ", "torchao", "Quark")
 # What a model card says that its model was made from.
 _MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
 _SERVED = f"weights in float32, bfloat16, float16, and by {', '.join(QUANTIZERS)} are"
@@ -59,7 +59,7 @@ def _tool(name: str) -> str:
     return str(beside)
 
 
-_QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS} | {"fbgemm_fp8": "FP8 (fbgemm)"}
+_QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS}
 
 
 def check_file(path: Path) -> None:

@@ -24,6 +24,7 @@ MIDDLE = {8: 128, 4: 8}
 # What codes are: integers, or floats in 4 or 8 bits.
 Numbers = Literal["int", "e2m1", "e4m3"]
 E2M1 = tuple(sign * level for sign in (1, -1) for level in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0))
+_MOST_E4M3 = 448.0
 _NUMBERS_AT_ONCE = 1 << 20
 _FILLED_AT_ONCE = 1 << 24
 
@@ -145,6 +146,21 @@ def quantize(weight: Tensor, *, bits: int, group: int = 0) -> QuantizedWeight:
         codes[some] = made.to(torch.uint8).flatten(1)
         scales[some] = steps.squeeze(2)
     return QuantizedWeight(codes, scales, None, bits, middle)
+
+
+def quantize_e4m3(weight: Tensor) -> QuantizedWeight:
+    """The nearest E4M3 numbers of (out, in), with one scale per output; in parts as `quantize`."""
+    outputs, inputs = weight.shape
+    codes = torch.empty((outputs, inputs), dtype=torch.uint8, device=weight.device)
+    scales = torch.empty((outputs, 1), device=weight.device)
+    at_once = max(_NUMBERS_AT_ONCE // max(inputs, 1), 1)
+    for first in range(0, outputs, at_once):
+        some = slice(first, first + at_once)
+        part = weight[some].float()
+        top = part.abs().amax(1, keepdim=True)
+        scales[some] = torch.where(top == 0, 1.0, top / _MOST_E4M3)
+        codes[some] = (part / scales[some]).to(torch.float8_e4m3fn).view(torch.uint8)
+    return QuantizedWeight(codes, scales, None, 8, 0, "e4m3")
 
 
 def e4m3(codes: Tensor) -> Tensor:

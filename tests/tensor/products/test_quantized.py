@@ -16,7 +16,15 @@ from radixlm.layers.linear import Linear
 from radixlm.layers.mlps import MLP
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import GemmChoice, ProductTable, one_way
-from radixlm.products.quantized import E2M1, QuantizedWeight, e4m3, from_mxfp4, quantize, stacked
+from radixlm.products.quantized import (
+    E2M1,
+    QuantizedWeight,
+    e4m3,
+    from_mxfp4,
+    quantize,
+    quantize_e4m3,
+    stacked,
+)
 from radixlm.products.quantized_products import DTYPES, QuantizedProduct, forms_of
 
 CPU = torch.device("cpu")
@@ -69,6 +77,17 @@ def test_the_nearest_codes(bits: int, group: int) -> None:
     assert ((made.dequantized() - weight).abs() <= steps * 1.001).all()
     assert ((made.dequantized() - weight).abs() <= steps / 2 * 1.001).float().mean() > 0.95
     assert torch.equal(made.dequantized()[3], weight[3])
+
+
+def test_the_nearest_floats() -> None:
+    weight = torch.randn(7, 96, generator=torch.Generator().manual_seed(0))
+    weight[3] = 0
+    made = quantize_e4m3(weight)
+    made.check("a.weight")
+    assert torch.equal(made.dequantized()[3], weight[3])
+    # Half of a step: of the last of three bits, or of the smallest number.
+    most = torch.maximum(weight.abs() / 16, made.scales * 2.0**-10) * 1.001
+    assert ((made.dequantized() - weight).abs() <= most).all()
 
 
 def test_weights_of_one_kind_are_stacked() -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from radixlm.core.errors import InvalidRequestError
 from radixlm.parsers.style import AnswerStyle
-from radixlm.server.pipeline.chat_conversation import chat_of
-from radixlm.server.pipeline.protocol import ChatBody
+from radixlm.server.bodies.chat_conversation import chat_of
+from radixlm.server.bodies.protocol import ChatBody
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer, new_mark
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from radixlm.cache import RadixCache, RadixTree, SlotAllocator
-from radixlm.cache.node import NO_SLOTS
+from radixlm.cache.radix.node import NO_SLOTS
 from radixlm.core.keys import Key
 
 OPERATIONS = ("match", "lock", "insert", "unlock", "evict")

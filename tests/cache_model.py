@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from radixlm.cache import RadixTree, TreeNode
-from radixlm.cache.node import is_mergeable
+from radixlm.cache.radix.node import is_mergeable
 from radixlm.core.errors import CacheError, InvariantError
 from radixlm.core.keys import Slots
 

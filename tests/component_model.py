@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from radixlm.cache import Lease, Match, Pin, RadixCache, TreeNode
-from radixlm.cache.node import upward
-from radixlm.cache.states import EMPTY, StateHold, StateSlots
-from radixlm.cache.stored import StoredTier
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.states import EMPTY, StateHold, StateSlots
+from radixlm.cache.components.window_slots import WindowSize
+from radixlm.cache.places.stored import StoredTier
+from radixlm.cache.radix.node import upward
 from radixlm.core.errors import CacheError, PinError
 from radixlm.core.keys import Key
 from radixlm.core.moves import Place

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from radixlm.cache import RadixCache
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.clock import Clock
 from radixlm.core.config import SchedulePolicy

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from radixlm.cache import RadixCache, RadixTree, SlotAllocator, TreeNode
-from radixlm.cache.node import NODE_WEIGHT, TOKEN_WEIGHT, page_key, path_slots
-from radixlm.cache.states import StateSlots
-from radixlm.cache.stored_parts import StoredParts
-from radixlm.cache.tree_stats import Reuse
-from radixlm.cache.window_slots import WindowSlots
+from radixlm.cache.components.states import StateSlots
+from radixlm.cache.components.window_slots import WindowSlots
+from radixlm.cache.places.stored_parts import StoredParts
+from radixlm.cache.radix.node import NODE_WEIGHT, TOKEN_WEIGHT, page_key, path_slots
+from radixlm.cache.radix.tree_stats import Reuse
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Slots
 from radixlm.core.moves import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sys import maxsize
 
 from radixlm.cache import RadixTree
-from radixlm.cache.tree_stats import Changes
+from radixlm.cache.radix.tree_stats import Changes
 from radixlm.core.reports import TreeQuery, TreeSnapshot
 from radixlm.core.request import Namespace
 from radixlm.observe.picture import Picture

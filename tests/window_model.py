@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from radixlm.cache import Lease, Pin, RadixCache
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.errors import PinError
 from radixlm.core.keys import Slots
 from tests.cache_model import code_at_start, codes_after, root_code, same

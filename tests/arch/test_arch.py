@@ -32,8 +32,8 @@ def test_the_house_keeps(rule: Rule, house: House) -> None:
 
 def test_the_house_is_read(house: House) -> None:
     assert {"core", "cache"} <= set(house.packages())
-    assert "radixlm.cache.tree" in house.modules
-    assert house.does_import("cache") == {"core"}
+    assert "radixlm.cache.radix.tree" in house.modules
+    assert house.does_import("cache.radix") == {"core"}
 
 
 @pytest.mark.parametrize("package", LIGHT)

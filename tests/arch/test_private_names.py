@@ -16,7 +16,7 @@ TO_DO: frozenset[str] = frozenset(
         "tests/property/cache/faults.py",
         "tests/property/cache/faults_of_use.py",
         "tests/tensor/kernels/test_kernels.py",
-        "tests/unit/cache/test_allocator.py",
+        "tests/unit/cache/radix/test_allocator.py",
         "tests/unit/cache/test_cache_errors.py",
         "tests/unit/cache/test_pins.py",
         "tests/unit/cache/test_reuse.py",
@@ -42,10 +42,10 @@ def test_nobody_touches_a_private_name() -> None:
     [
         "cache._tree.nodes()\n",
         "def test(self, other):\n    return other._name\n",
-        "from radixlm.cache.tree import _Node\n",
+        "from radixlm.cache.radix.tree import _Node\n",
         "setattr(cache, '_tree', None)\n",
         "monkeypatch.setattr(tree, '_tree', None)\n",
-        "monkeypatch.setattr('radixlm.cache.tree._tree', None)\n",
+        "monkeypatch.setattr('radixlm.cache.radix.tree._tree', None)\n",
         "from radixlm.cache import tree\ntree._LIMIT\n",
     ],
 )

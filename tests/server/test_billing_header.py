@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from radixlm.server.pipeline.billing_header import LEFT_OUT
+from radixlm.server.bodies.billing_header import LEFT_OUT
 from tests.server_support import Client, fake_engine
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from radixlm.server.bodies.logprobs import CompletionLogprobs
 from radixlm.server.pipeline import answer as answer_module
-from radixlm.server.pipeline.logprobs import CompletionLogprobs
 from tests.server_support import events, refused
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11]]

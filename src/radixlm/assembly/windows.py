@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from radixlm.cache.window_slots import WindowSize, WindowSlots
+from radixlm.cache.components.window_slots import WindowSize, WindowSlots
 from radixlm.core.config import EngineConfig
 from radixlm.memory.pools import WindowLayers
 from radixlm.models import ModelConfig

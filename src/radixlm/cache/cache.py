@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from radixlm.cache.allocator import SlotAllocator
-from radixlm.cache.components import Component, cut
-from radixlm.cache.conservation import Usage
+from radixlm.cache.components.component import Component, cut
+from radixlm.cache.components.window_hold import Window, WindowHold
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.endings import Ending
-from radixlm.cache.eviction import Chooser, EvictionPolicy
 from radixlm.cache.lease import Lease, given_back, left_behind
-from radixlm.cache.node import Inserted, Match, TreeNode, upward
-from radixlm.cache.paths import known_end
 from radixlm.cache.pins import Pin, PinBoard
-from radixlm.cache.stored import StoredTier
-from radixlm.cache.tree import RadixTree
-from radixlm.cache.tree_stats import Reuse
-from radixlm.cache.window_hold import Window, WindowHold
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.places.stored import StoredTier
+from radixlm.cache.radix.allocator import SlotAllocator
+from radixlm.cache.radix.conservation import Usage
+from radixlm.cache.radix.eviction import Chooser, EvictionPolicy
+from radixlm.cache.radix.node import Inserted, Match, TreeNode, upward
+from radixlm.cache.radix.paths import known_end
+from radixlm.cache.radix.tree import RadixTree
+from radixlm.cache.radix.tree_stats import Reuse
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import check_page_size
 from radixlm.core.errors import ConfigError, InvalidKeyError, PinError

@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from radixlm.cache.node import NEVER, TOKEN_BYTES, Match, TreeNode, page_key
+from radixlm.cache.radix.node import NEVER, TOKEN_BYTES, Match, TreeNode, page_key
 from radixlm.core.keys import Key, common_prefix, first_difference
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.moves import NOWHERE, Place

@@ -9,10 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from radixlm.cache.allocator import split_runs
-from radixlm.cache.components import Component, ComponentHold
+from radixlm.cache.components.component import Component, ComponentHold
 from radixlm.cache.endings import Ending
-from radixlm.cache.node import (
+from radixlm.cache.radix.allocator import split_runs
+from radixlm.cache.radix.node import (
     NO_SLOTS,
     Inserted,
     Match,
@@ -22,7 +22,7 @@ from radixlm.cache.node import (
     path_slots,
     upward,
 )
-from radixlm.cache.tree import RadixTree
+from radixlm.cache.radix.tree import RadixTree
 from radixlm.core.batch import Extent, Remap, Segment
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, LeaseClosedError

@@ -9,9 +9,9 @@ from math import inf
 
 import numpy as np
 
-from radixlm.cache.components import Component, cut
-from radixlm.cache.node import Match, TreeNode
-from radixlm.cache.tree import RadixTree
+from radixlm.cache.components.component import Component, cut
+from radixlm.cache.radix.node import Match, TreeNode
+from radixlm.cache.radix.tree import RadixTree
 from radixlm.core.clock import Clock
 from radixlm.core.errors import PinError
 from radixlm.core.keys import Key, Slots

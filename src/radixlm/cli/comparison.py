@@ -13,9 +13,9 @@ from radixlm.observe.causes import Outline, find
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server import explain_body
 from radixlm.server.anthropic import messages_conversation as messages
-from radixlm.server.pipeline.billing_header import without_billing_header
-from radixlm.server.pipeline.chat_conversation import chat_of
-from radixlm.server.pipeline.conversation import Conversation
+from radixlm.server.bodies.billing_header import without_billing_header
+from radixlm.server.bodies.chat_conversation import chat_of
+from radixlm.server.bodies.conversation import Conversation
 from radixlm.server.responses import responses_conversation as responses
 from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.model_folder import resolve_model

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from radixlm.cache import Lease, RadixCache
-from radixlm.cache.stored import StoredTier
-from radixlm.cache.stored_parts import Blocks, StoredPart
+from radixlm.cache.places.stored import StoredTier
+from radixlm.cache.places.stored_parts import Blocks, StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, Slots, common_prefix

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from radixlm.cache import RadixCache
-from radixlm.cache.stored import StoredTier
+from radixlm.cache.places.stored import StoredTier
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixlm.cache import RadixCache
-from radixlm.cache.tree_stats import Changes
+from radixlm.cache.radix.tree_stats import Changes
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import Event, RequestView, TreeChange, TreeQuery, TreeSnapshot

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from radixlm.cache import RadixCache
-from radixlm.cache.eviction import EvictionPolicy
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
+from radixlm.cache.radix.eviction import EvictionPolicy
 from radixlm.core.clock import Clock
 from radixlm.core.config import EngineConfig
 from radixlm.engine.engine_core import EngineCore, Runner

@@ -10,9 +10,9 @@ from sys import maxsize
 import numpy as np
 
 from radixlm.cache import RadixTree, TreeNode
-from radixlm.cache.allocator import split_runs
-from radixlm.cache.node import NO_SLOTS, nodes_in, tokens_in, upward
-from radixlm.cache.tree_stats import Changes
+from radixlm.cache.radix.allocator import split_runs
+from radixlm.cache.radix.node import NO_SLOTS, nodes_in, tokens_in, upward
+from radixlm.cache.radix.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError
 from radixlm.core.keys import Slots
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot

@@ -16,12 +16,12 @@ from typing_extensions import TypedDict
 from radixlm.core.errors import EngineDeadError, QueueFullError
 from radixlm.ray.fleet import Fleet
 from radixlm.routing import Prefix, Reported
+from radixlm.server.bodies.protocol import CacheParams
 from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.insight.metrics import PREFIX
 from radixlm.server.pages import tree_nodes
 from radixlm.server.pages.tree_routes import seen_by
-from radixlm.server.pipeline.protocol import CacheParams
 from radixlm.server.pipeline.service import service_of, tenant_of
 
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator
 import numpy as np
 
 from radixlm.cache import Match, RadixTree, TreeNode
-from radixlm.cache.node import upward, walk
+from radixlm.cache.radix.node import upward, walk
 from radixlm.core.keys import Key, Slots
 from radixlm.scheduler.state import Leader, RequestState
 

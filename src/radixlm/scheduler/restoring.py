@@ -8,8 +8,8 @@ from math import inf
 from typing import Protocol
 
 from radixlm.cache import Lease, RadixCache
-from radixlm.cache.stored import StoredTier
-from radixlm.cache.stored_parts import StoredPart
+from radixlm.cache.places.stored import StoredTier
+from radixlm.cache.places.stored_parts import StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.keys import Key, common_prefix
 from radixlm.core.misses import MissReport

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Final, Literal
 
 from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.server.anthropic.messages_body import MessagesBody
+from radixlm.server.bodies.protocol import ChatBody, CompletionBody
 from radixlm.server.http.body import Body, checked, parse_json
-from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
 from radixlm.server.responses.responses_body import ResponseBody
 from radixlm.server.sglang.generate_body import GenerateBody
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.cache.reuse_ages import BINS, EDGES, bin_of, worths
+from radixlm.cache.policies.reuse_ages import BINS, EDGES, bin_of, worths
 from radixlm.core.keys import Key
 from radixlm.formats.trace_lines import PrefixHasher
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from radixlm.cache.policies import NAMES
+from radixlm.cache.policies.named import NAMES
 from radixlm.sim.outcomes import Outcome, SimRun
 from radixlm.sim.sim_disk import DiskSize
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.cache import RadixCache, RadixTree, TreeNode, eviction, policies, tree
-from radixlm.cache.node import page_key
+from radixlm.cache import RadixCache, RadixTree, TreeNode
+from radixlm.cache.policies import named
+from radixlm.cache.radix import eviction, tree
+from radixlm.cache.radix.node import page_key
 
 Patch = pytest.MonkeyPatch
 FAULTS: dict[str, Callable[[Patch], None]] = {}
@@ -324,7 +326,7 @@ def a_new_policy_keeps_the_old_order(rebuild, self, nodes, policy=None):
 
 def policy_key(name: str, key: Callable[[TreeNode], int]) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(
-        policies, "POLICIES", {**policies.POLICIES, name: lambda node: key(node)}
+        named, "POLICIES", {**named.POLICIES, name: lambda node: key(node)}
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from radixlm.cache import RadixTree
 from radixlm.cache import cache as cache_module
-from radixlm.cache.conservation import Usage
-from radixlm.cache.node import NO_SLOTS, upward
-from radixlm.cache.states import StateHold, StateSlots
-from radixlm.cache.stored_parts import StoredParts
-from radixlm.cache.tree_stats import Reuse
-from radixlm.cache.window_hold import Window, WindowHold
+from radixlm.cache.components.states import StateHold, StateSlots
+from radixlm.cache.components.window_hold import Window, WindowHold
+from radixlm.cache.places.stored_parts import StoredParts
+from radixlm.cache.radix.conservation import Usage
+from radixlm.cache.radix.node import NO_SLOTS, upward
+from radixlm.cache.radix.tree_stats import Reuse
 from tests.property.cache.faults import FAULTS, Patch, around, fault
 
 BEFORE = set(FAULTS)

@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.cache import Lease, RadixCache, RadixTree, SlotAllocator, TreeNode, tree
+from radixlm.cache import Lease, RadixCache, RadixTree, SlotAllocator, TreeNode
 from radixlm.cache import cache as cache_module
 from radixlm.cache import endings as explain
-from radixlm.cache.eviction import Ghosts
-from radixlm.cache.node import Match, page_key, path_slots
-from radixlm.cache.paths import known_end
 from radixlm.cache.pins import PinBoard
-from radixlm.cache.tree_stats import Reuse
+from radixlm.cache.radix import tree
+from radixlm.cache.radix.eviction import Ghosts
+from radixlm.cache.radix.node import Match, page_key, path_slots
+from radixlm.cache.radix.paths import known_end
+from radixlm.cache.radix.tree_stats import Reuse
 from tests.property.cache.faults import FAULTS, Patch, around, fault
 
 __all__ = ["FAULTS"]

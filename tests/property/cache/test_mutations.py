@@ -21,17 +21,14 @@ from tests.unit.cache import (
     conftest,
     test_cache,
     test_cache_errors,
-    test_ghosts,
-    test_merge,
     test_pins,
-    test_policies,
     test_reuse,
     test_snapshot,
-    test_states,
-    test_tree,
-    test_tree_errors,
     test_why,
 )
+from tests.unit.cache.components import test_states
+from tests.unit.cache.policies import test_named
+from tests.unit.cache.radix import test_ghosts, test_merge, test_tree, test_tree_errors
 
 SETUPS = [setup for setup in SMALL if setup.enabled]
 OPERATIONS = 800
@@ -44,7 +41,7 @@ UNIT_TESTS = [
     test_cache_errors,
     test_ghosts,
     test_merge,
-    test_policies,
+    test_named,
     test_pins,
     test_reuse,
     test_why,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from radixlm.cache import RadixCache
-from radixlm.cache.tree_stats import Changes
+from radixlm.cache.radix.tree_stats import Changes
 from radixlm.core.errors import NodeGoneError, PinError
 from radixlm.core.reports import NodeView, TreeChange, TreeQuery, TreeSnapshot
 from radixlm.observe.picture import Picture

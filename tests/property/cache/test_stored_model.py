@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from radixlm.cache import POLICIES, Lease, RadixCache, make_policy
-from radixlm.cache.node import upward
-from radixlm.cache.stored import StoredTier
-from radixlm.cache.stored_parts import Blocks, StoredPart, StoredParts, path_tokens
+from radixlm.cache.places.stored import StoredTier
+from radixlm.cache.places.stored_parts import Blocks, StoredPart, StoredParts, path_tokens
+from radixlm.cache.radix.node import upward
 from radixlm.core.clock import VirtualClock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, as_key

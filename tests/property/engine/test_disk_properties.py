@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.request import Namespace
 from radixlm.engine.tiering import SECONDS_TO_ANSWER

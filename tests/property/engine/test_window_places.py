@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radixlm.cache.stored_parts import StoredParts
-from radixlm.cache.window_slots import NONE, WindowSize, WindowSlots
+from radixlm.cache.components.window_slots import NONE, WindowSize, WindowSlots
+from radixlm.cache.places.stored_parts import StoredParts
 from radixlm.core.errors import CacheError, InvariantError
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import GenerateRequest, Namespace

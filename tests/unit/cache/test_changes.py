@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 
-from radixlm.cache.node import TreeNode
-from radixlm.cache.tree_stats import Changes
+from radixlm.cache.radix.node import TreeNode
+from radixlm.cache.radix.tree_stats import Changes
 
 ONE, NONE = np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.int32)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from radixlm.cache import Lease, RadixCache
-from radixlm.cache.allocator import split_runs
+from radixlm.cache.radix.allocator import split_runs
 from tests.invariants import check
 
 

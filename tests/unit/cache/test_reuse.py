@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.cache import RadixCache
-from radixlm.cache.tree_stats import Reuse
+from radixlm.cache.radix.tree_stats import Reuse
 from radixlm.core.errors import InvariantError
 from radixlm.core.misses import POOL_SCALES
 from tests.invariants import check

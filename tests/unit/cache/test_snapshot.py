@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from radixlm.cache import RadixCache, RadixTree
-from radixlm.cache.tree_stats import Histogram
+from radixlm.cache.radix.tree_stats import Histogram
 from radixlm.core.keys import as_key
 from radixlm.core.moves import Place
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.request import FinishReason, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore

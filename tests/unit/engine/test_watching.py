@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from radixlm.cache import tree_stats as changes
-from radixlm.cache.tree_stats import Changes
+from radixlm.cache.radix import tree_stats as changes
+from radixlm.cache.radix.tree_stats import Changes
 from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import CacheError, NodeGoneError
 from radixlm.core.reports import NodeView, TreeQuery, TreeSnapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from radixlm.cache import RadixCache
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.keys import Key
 from radixlm.core.misses import MissReport
 from radixlm.core.request import Namespace

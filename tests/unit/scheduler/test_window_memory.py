@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from radixlm.cache.window_slots import WindowSize
+from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.request import GenerateRequest, Namespace
 from tests.engines import Bench, make_request
 

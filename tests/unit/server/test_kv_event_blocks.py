@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from radixlm.cache.node import NO_SLOTS
+from radixlm.cache.radix.node import NO_SLOTS
 from radixlm.core.reports import NodeView
 from radixlm.core.request import Namespace
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored

@@ -10,7 +10,7 @@ from radixlm.parsers.call_format import CallFormat
 from radixlm.parsers.families import HERMES
 from radixlm.parsers.harmony import HARMONY
 from radixlm.parsers.style import AnswerStyle
-from radixlm.server.pipeline.conversation import Conversation
+from radixlm.server.bodies.conversation import Conversation
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
 from tests.text_samples import byte_level

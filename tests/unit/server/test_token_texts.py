@@ -16,12 +16,12 @@ from radixlm.parsers import AnswerParser, PlainParser
 from radixlm.parsers.one_call import Offered
 from radixlm.parsers.reader import AnswerReader
 from radixlm.parsers.thoughts import THINK
+from radixlm.server.bodies import logprobs as token_texts
+from radixlm.server.bodies.protocol import ChatBody, CompletionBody
 from radixlm.server.openai.chat_writer import ChatWriter
 from radixlm.server.openai.completions import CompletionWriter
-from radixlm.server.pipeline import logprobs as token_texts
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
 from radixlm.text.detokenizer import Detokenizer
 from radixlm.text.tokenizer import Tokenizer
 from tests.server_support import events_of, service_with

@@ -13,10 +13,10 @@ from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.style import AnswerStyle
 from radixlm.parsers.tools import Calling, Tool, ToolUse
+from radixlm.server.bodies.protocol import ChatBody
 from radixlm.server.openai.chat_writer import ChatWriter
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.protocol import ChatBody
 from radixlm.text.detokenizer import StopScanner
 from radixlm.text.tokenizer import Tokenizer
 from tests import chat_templates

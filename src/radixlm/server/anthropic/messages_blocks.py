@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 from pydantic import Discriminator, Field
 from typing_extensions import TypedDict
 
+from radixlm.server.bodies.cache_control import CacheControl
 from radixlm.server.http.body import Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
-from radixlm.server.pipeline.cache_control import CacheControl
 
 CLEARED = "[cleared to make room]"
 _DEFAULT_TRIGGER = 100_000

@@ -9,12 +9,12 @@ from pydantic import Field
 
 from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.server.anthropic import messages_blocks as blocks
+from radixlm.server.bodies.answer_fields import MAX_TOOLS, Name
+from radixlm.server.bodies.cache_control import MAX_BREAKPOINTS, CacheControl
+from radixlm.server.bodies.conversation import Json
+from radixlm.server.bodies.protocol import CacheParams
 from radixlm.server.http.body import Body, ByType, ListOf
 from radixlm.server.http.fields import NotYet
-from radixlm.server.pipeline.answer_fields import MAX_TOOLS, Name
-from radixlm.server.pipeline.cache_control import MAX_BREAKPOINTS, CacheControl
-from radixlm.server.pipeline.conversation import Json
-from radixlm.server.pipeline.protocol import CacheParams
 
 MAX_TOKENS = 2**30
 MIN_THINKING = 1024

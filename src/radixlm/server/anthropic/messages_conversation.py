@@ -16,10 +16,9 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
 from radixlm.server.anthropic import messages_blocks as blocks
 from radixlm.server.anthropic import messages_body as bodies
-from radixlm.server.http.body import named
-from radixlm.server.pipeline.answer_fields import ToolSpec, tool_use, tools_for_template
-from radixlm.server.pipeline.cache_control import Wish
-from radixlm.server.pipeline.conversation import (
+from radixlm.server.bodies.answer_fields import ToolSpec, tool_use, tools_for_template
+from radixlm.server.bodies.cache_control import Wish
+from radixlm.server.bodies.conversation import (
     Content,
     Conversation,
     Json,
@@ -27,6 +26,7 @@ from radixlm.server.pipeline.conversation import (
     text_part,
     unsealed,
 )
+from radixlm.server.http.body import named
 from radixlm.text.breakpoints import PrefixEnd
 from radixlm.text.thinking_switch import ThinkingWish
 

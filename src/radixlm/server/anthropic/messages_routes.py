@@ -17,12 +17,12 @@ from radixlm.server.anthropic.messages_blocks import AppliedEdit, SentMessage, e
 from radixlm.server.anthropic.messages_body import CountBody, MessagesBody, PromptBody
 from radixlm.server.anthropic.messages_conversation import NAMES, conversation_of, params_of, use_of
 from radixlm.server.anthropic.messages_writer import PING, MessageEvent, MessageOut, MessageWriter
+from radixlm.server.bodies.conversation import Conversation, new_id
 from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.http.http_errors import MessagesError
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import ChatTask, chat_prompt, task_of
-from radixlm.server.pipeline.conversation import Conversation, new_id
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 
 _PROMPT = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}

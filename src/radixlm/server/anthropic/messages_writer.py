@@ -17,12 +17,12 @@ from radixlm import parsers
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.anthropic.messages_blocks import AppliedEdit
 from radixlm.server.anthropic.messages_body import MessagesBody
+from radixlm.server.bodies.cache_control import SECONDS
+from radixlm.server.bodies.conversation import Json, sealed
 from radixlm.server.http.sse import compact, event
 from radixlm.server.insight.usage import CacheReported, UsageMeter
 from radixlm.server.pipeline.answer import AnswerStream
-from radixlm.server.pipeline.cache_control import SECONDS
 from radixlm.server.pipeline.chat import ChatTask
-from radixlm.server.pipeline.conversation import Json, sealed
 from radixlm.server.pipeline.generation import reported
 from radixlm.server.pipeline.service import Service
 

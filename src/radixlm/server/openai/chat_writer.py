@@ -16,13 +16,13 @@ from typing_extensions import TypedDict
 
 from radixlm import parsers
 from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput, TokenLogprob
+from radixlm.server.bodies.logprobs import ChatLogprobs, TokenTexts, chat_logprobs
+from radixlm.server.bodies.protocol import ChatBody, GenerationBody
 from radixlm.server.http.sse import DONE, compact, event, framed, spliced
 from radixlm.server.insight.usage import CacheDetails, TokenUsage, UsageMeter
 from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.generation import Generation, reported
-from radixlm.server.pipeline.logprobs import ChatLogprobs, TokenTexts, chat_logprobs
-from radixlm.server.pipeline.protocol import ChatBody, GenerationBody
 from radixlm.server.pipeline.service import Service
 
 Fields = Mapping[str, Any]

@@ -11,13 +11,13 @@ from typing import NamedTuple, NotRequired
 from typing_extensions import TypedDict
 
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.bodies.conversation import Json
+from radixlm.server.bodies.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
+from radixlm.server.bodies.protocol import CompletionBody
 from radixlm.server.http.sse import spliced
 from radixlm.server.insight.usage import CacheDetails, TokenUsage
 from radixlm.server.openai.chat_writer import Fields, Head, OpenAIWriter, PromptIds, TokenIds
-from radixlm.server.pipeline.conversation import Json
 from radixlm.server.pipeline.generation import Generation, computed
-from radixlm.server.pipeline.logprobs import CompletionLogprobs, Stretch, TokenTexts, joined
-from radixlm.server.pipeline.protocol import CompletionBody
 from radixlm.server.pipeline.service import Service
 from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, continues
 

@@ -15,13 +15,13 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
+from radixlm.server.bodies.protocol import ChatBody, CompletionBody
 from radixlm.server.http.http_errors import Error, MessagesError, ModelNotFoundError, for_anthropic
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.openai import completions as texts
 from radixlm.server.openai.chat_writer import ChatChunk, ChatCompletion, ChatWriter
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import chat_task
-from radixlm.server.pipeline.protocol import ChatBody, CompletionBody
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 
 

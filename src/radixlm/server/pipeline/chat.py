@@ -14,14 +14,14 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.observe.causes import Outline
 from radixlm.parsers import AnswerParser
 from radixlm.parsers.tools import ToolUse
+from radixlm.server.bodies.billing_header import LEFT_OUT, without_billing_header
+from radixlm.server.bodies.cache_control import breakpoints_of
+from radixlm.server.bodies.chat_conversation import chat_of, use_of
+from radixlm.server.bodies.conversation import Conversation
+from radixlm.server.bodies.protocol import CacheParams, ChatBody
 from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.pipeline.answer_memory import Asked, Span
-from radixlm.server.pipeline.billing_header import LEFT_OUT, without_billing_header
-from radixlm.server.pipeline.cache_control import breakpoints_of
-from radixlm.server.pipeline.chat_conversation import chat_of, use_of
-from radixlm.server.pipeline.conversation import Conversation
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.protocol import CacheParams, ChatBody
 from radixlm.server.pipeline.service import Service
 from radixlm.text.chat_template import require_template
 from radixlm.text.thinking_switch import thinks

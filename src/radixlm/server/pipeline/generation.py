@@ -27,11 +27,11 @@ from radixlm.core.request import (
 from radixlm.core.sampling import SamplingParams
 from radixlm.formats.trace_lines import Recorded
 from radixlm.observe.causes import Finding, Outline, find
+from radixlm.server.bodies.protocol import MAX_CHOICES, CacheParams
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.insight.metrics import RequestTimes
 from radixlm.server.insight.usage import CacheReport, CacheReported, as_report
 from radixlm.server.pipeline.answer_memory import Asked
-from radixlm.server.pipeline.protocol import MAX_CHOICES, CacheParams
 from radixlm.server.pipeline.service import Service
 
 _SEEDS = 2**64

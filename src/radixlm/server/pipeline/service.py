@@ -31,6 +31,7 @@ from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.core.side_threads import SideThreads
 from radixlm.parsers.style import AnswerStyle
+from radixlm.server.bodies.protocol import CacheParams
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.envelope import Keyring, exchange_of
 from radixlm.server.http.http_errors import ModelNotFoundError
@@ -40,7 +41,6 @@ from radixlm.server.insight.metrics import Counted, Metrics
 from radixlm.server.insight.notices import Notices
 from radixlm.server.insight.recorder import Recorder
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
-from radixlm.server.pipeline.protocol import CacheParams
 from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.thinking_switch import ThinkingSwitch

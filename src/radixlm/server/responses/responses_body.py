@@ -8,16 +8,16 @@ from pydantic import Field
 
 from radixlm.core.errors import wrong
 from radixlm.core.sampling import MAX_LOGPROBS
-from radixlm.server.http.body import DIGITS, Body, ByType, ListOf
-from radixlm.server.http.fields import NotYet
-from radixlm.server.pipeline.answer_fields import MAX_TOOLS, Label, Name
-from radixlm.server.pipeline.cache_control import (
+from radixlm.server.bodies.answer_fields import MAX_TOOLS, Label, Name
+from radixlm.server.bodies.cache_control import (
     PromptCacheBreakpoint,
     PromptCacheOptions,
     Retention,
 )
-from radixlm.server.pipeline.conversation import Effort
-from radixlm.server.pipeline.protocol import CacheParams, TokenFields
+from radixlm.server.bodies.conversation import Effort
+from radixlm.server.bodies.protocol import CacheParams, TokenFields
+from radixlm.server.http.body import DIGITS, Body, ByType, ListOf
+from radixlm.server.http.fields import NotYet
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

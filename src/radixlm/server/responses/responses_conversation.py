@@ -12,9 +12,9 @@ from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.parsers.tools import Calling, ToolUse
-from radixlm.server.pipeline import answer_fields
-from radixlm.server.pipeline.cache_control import PromptCacheOptions, implicit_wish
-from radixlm.server.pipeline.conversation import (
+from radixlm.server.bodies import answer_fields
+from radixlm.server.bodies.cache_control import PromptCacheOptions, implicit_wish
+from radixlm.server.bodies.conversation import (
     Content,
     Conversation,
     Json,

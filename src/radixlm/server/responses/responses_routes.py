@@ -15,12 +15,12 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import TypeAdapter
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError, wrong
+from radixlm.server.bodies.conversation import Conversation, Json, new_id
 from radixlm.server.http.body import MAX_OBJECTS, in_callers_words, not_too_deep
 from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task_of
-from radixlm.server.pipeline.conversation import Conversation, Json, new_id
 from radixlm.server.pipeline.generation import Generation, run
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.responses import responses_body as bodies

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from radixlm.server.bodies.cache_control import KeepFor
+from radixlm.server.bodies.logprobs import ChatToken
 from radixlm.server.insight.usage import CacheReported
-from radixlm.server.pipeline.cache_control import KeepFor
-from radixlm.server.pipeline.logprobs import ChatToken
 from radixlm.server.responses.responses_body import Status
 
 Empty = Annotated[list[object], Field(max_length=0)]

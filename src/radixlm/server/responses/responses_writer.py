@@ -11,16 +11,16 @@ from typing import Any
 from radixlm import parsers
 from radixlm.core.errors import InvalidRequestError, QueueFullError
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.bodies.cache_control import DEFAULT_KEEP, SECONDS
+from radixlm.server.bodies.conversation import Json, sealed
+from radixlm.server.bodies.logprobs import ChatToken, TokenEntry, TokenTexts, chat_logprobs
 from radixlm.server.http.body import Body
 from radixlm.server.http.http_errors import GenerationFailedError, openai_error
 from radixlm.server.http.sse import compact, framed
 from radixlm.server.insight.usage import UsageMeter
 from radixlm.server.pipeline.answer import AnswerStream
-from radixlm.server.pipeline.cache_control import DEFAULT_KEEP, SECONDS
 from radixlm.server.pipeline.chat import ChatTask
-from radixlm.server.pipeline.conversation import Json, sealed
 from radixlm.server.pipeline.generation import reported
-from radixlm.server.pipeline.logprobs import ChatToken, TokenEntry, TokenTexts, chat_logprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.responses import responses_body as bodies
 from radixlm.server.responses import responses_wire as wire

@@ -11,11 +11,11 @@ from typing_extensions import TypedDict
 
 from radixlm.core.misses import MissReport
 from radixlm.core.request import FinishReason, RequestOutput
+from radixlm.server.bodies.logprobs import NativeLogprobs
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.sse import DONE, framed, spliced
 from radixlm.server.insight.usage import CacheReport, UsageMeter
 from radixlm.server.pipeline.generation import Generation, computed, report_of
-from radixlm.server.pipeline.logprobs import NativeLogprobs
 from radixlm.server.pipeline.service import Service
 from radixlm.server.sglang.generate_body import GenerateBody
 from radixlm.text.native_logprobs import NativeLists, NativeToken

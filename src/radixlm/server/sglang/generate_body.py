@@ -8,8 +8,8 @@ from typing import NamedTuple, TypeVar
 from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams
+from radixlm.server.bodies import protocol
 from radixlm.server.http.body import Body, ListOf, renamed
-from radixlm.server.pipeline import protocol
 
 DEFAULT_NEW_TOKENS = 128
 MAX_RID_LENGTH = 256

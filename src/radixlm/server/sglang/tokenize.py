@@ -11,11 +11,11 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError, wrong
+from radixlm.server.bodies.chat_conversation import conversation_of
+from radixlm.server.bodies.protocol import ChatMessage, TemplateFields
 from radixlm.server.http.body import Body, ListOf, not_too_deep
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.pipeline.chat import chat_prompt
-from radixlm.server.pipeline.chat_conversation import conversation_of
-from radixlm.server.pipeline.protocol import ChatMessage, TemplateFields
 from radixlm.server.pipeline.service import Service, service_of
 
 

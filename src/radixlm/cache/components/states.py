@@ -1,0 +1,263 @@
+"""The component of recurrent states: a checkpoint at some nodes' ends, one slot each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from radixlm.cache.components.component import CutMatch
+from radixlm.cache.radix.conservation import Usage
+from radixlm.cache.radix.node import NO_SLOTS, Match, TreeNode
+from radixlm.cache.radix.observer import TreeObserver
+from radixlm.cache.radix.tree import RadixTree
+from radixlm.core.errors import CacheError, ConfigError, PinError
+from radixlm.core.keys import Slots
+
+# Where a state is copied from that no token was read into.
+EMPTY = -1
+# What one request needs to go on: the checkpoint that it began with, and a state of its own.
+ALONE = 2
+
+
+class StateSlots(TreeObserver):
+    """The nodes that have a checkpoint of the state at their end, and its slot.
+
+        node      [ t0 t1 t2 ] ── [ t3 t4 ] ── [ t5 ]
+        at              s7             -          s2      s7: what the model is in after t2
+
+    A match ends at the deepest node with one (`cut`). A lease locks that checkpoint; what it
+    computes changes a private slot, into which it is copied with the first new token. Where the
+    lease says so (`Lease.checkpoint`), that slot becomes its end's, and is copied when it goes on.
+
+    A node with a checkpoint keeps its end: it neither grows nor joins its child. When tokens at its
+    end are evicted, so is the checkpoint. When there is no room, unlocked ones go: first those that
+    no lease began with, then those that were used longest ago.
+
+    Used by one thread, the cache's.
+    """
+
+    def __init__(self, capacity: int, tree: RadixTree) -> None:
+        """capacity: slots. Raises ConfigError for too few."""
+        if capacity < ALONE:
+            raise ConfigError(f"{capacity} slots of states, a request alone needs {ALONE}")
+        self.capacity = capacity
+        self.at: dict[TreeNode, int] = {}
+        self.held = self.pinned = self.private = self.locked = 0
+        self._tree = tree
+        self._node: dict[int, TreeNode] = {}  # by slot
+        self._locks = [0] * capacity
+        self._pins = [0] * capacity
+        self._ranks = [(False, 0)] * capacity
+        self._uses = 0
+        self._free = list(range(capacity))[::-1]
+        self._copies: list[tuple[int, int]] = []
+        tree.watch(self)
+
+    def usage(self) -> Usage:
+        evictable = len(self.at) - self.locked
+        return Usage(len(self._free), self.private, self.locked, evictable)
+
+    @property
+    def available(self) -> int:
+        return self.capacity - self.private - self.locked
+
+    @property
+    def pin_budget(self) -> int:
+        return self.capacity - ALONE
+
+    def figures(self) -> dict[str, Any]:
+        """None yet: no model has states."""
+        return {}
+
+    # Matches
+
+    def cut(self, match: Match) -> Match:
+        """Up to the deepest node with a checkpoint that is matched to its end. O(nodes)."""
+        node = match.node
+        if node is not None and match.offset < len(node):
+            node = node.parent
+        while node is not None and node.parent is not None and node not in self.at:
+            node = node.parent
+        if node is None or node.end == match.length:
+            return match
+        return CutMatch(node.end, node, len(node), match.namespace, match.version, match.agreed)
+
+    def needs(self, match: Match) -> Slots:
+        """(1,) the slot of the checkpoint at a match's end, (0,) without tokens."""
+        return self.slot_of(match.node)
+
+    def slot_of(self, node: TreeNode | None) -> Slots:
+        """(1,) the slot of a node's checkpoint, (0,) for none."""
+        slot = None if node is None else self.at.get(node)
+        return NO_SLOTS if slot is None else np.array([slot], dtype=np.int32)
+
+    def hold(self, _slots: Slots, node: TreeNode, _agreed: int, _prompt: int) -> StateHold:
+        return StateHold(self, node)
+
+    # What leases do, see StateHold
+
+    def lock(self, slots: Slots, *, found: bool = False) -> None:
+        """One lock more on checkpoints. found: a lease begins with them."""
+        for slot in slots.tolist():
+            self.locked += not self._locks[slot]
+            self._locks[slot] += 1
+            self.held += 1
+            if found:
+                self._ranks[slot] = True, self._uses
+
+    def unlock(self, slots: Slots) -> None:
+        """Undo a lock; the checkpoint was used until now."""
+        for slot in slots.tolist():
+            if self._locks[slot] < 1:
+                raise CacheError(f"state slot {slot} is unlocked that was not locked")
+            self._locks[slot] -= 1
+            self.locked -= not self._locks[slot]
+            self.held -= 1
+            self._uses += 1
+            self._ranks[slot] = self._ranks[slot][0], self._uses
+
+    def give(self, source: Slots) -> int:
+        """A private slot, by eviction if need be, into which a checkpoint is copied; (0,) stands
+        for the empty state. Raises CacheError where there is none.
+        """
+        if not self._free:
+            self.evict()
+        slot = self._free.pop()
+        self.private += 1
+        self._copies.append((int(source[0]) if source.size else EMPTY, slot))
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """A private slot is free."""
+        self.private -= 1
+        self._free.append(slot)
+
+    def enter(self, node: TreeNode, slot: int) -> None:
+        """A private slot becomes a node's checkpoint; the lease locks it."""
+        self.at[node], self._node[slot] = slot, node
+        self._ranks[slot] = False, self._uses
+        self.private -= 1
+        self._tree.matches_changed(node.slots[-1:])
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """(from, to) of slots, to be copied in this order before anything else is computed."""
+        copies, self._copies = self._copies, []
+        return copies
+
+    # Room
+
+    def evict(self) -> None:
+        """Give up the unlocked checkpoint that goes first. O(capacity). Raises CacheError."""
+        unlocked = [slot for slot in self._node if not self._locks[slot]]
+        if not unlocked:
+            raise CacheError("all checkpoints of states are locked")
+        node = self._node[min(unlocked, key=self._ranks.__getitem__)]
+        self._give_up(node)
+        self._tree.matches_changed(node.slots[-1:])
+        self._tree.merge(node)
+
+    def changed(self, node: TreeNode) -> None:
+        if node in self.at and node.absent:
+            self._give_up(node)
+
+    def left(self, node: TreeNode) -> None:
+        if node in self.at:
+            self._give_up(node)
+
+    def keeps_end(self, node: TreeNode) -> bool:
+        return node in self.at
+
+    def drop(self, slots: Slots) -> None:
+        """Do nothing: the tree says when a node's end is evicted."""
+
+    def _give_up(self, node: TreeNode) -> None:
+        slot = self.at.pop(node)
+        if self._locks[slot]:
+            raise CacheError(f"state slot {slot} is freed that is locked")
+        del self._node[slot]
+        self._free.append(slot)
+
+    # Pins and admission
+
+    def pin(self, slots: Slots) -> None:
+        self.lock(slots)
+        self.pinned += self.unpinned(slots)
+        for slot in slots.tolist():
+            self._pins[slot] += 1
+
+    def unpin(self, slots: Slots) -> None:
+        for slot in slots.tolist():
+            self._pins[slot] -= 1
+        self.pinned -= self.unpinned(slots)
+        self.unlock(slots)
+
+    def unpinned(self, slots: Slots) -> int:
+        return sum(not self._pins[slot] for slot in slots.tolist())
+
+    def too_many_pinned(self, own: int, held: int) -> PinError:
+        return PinError(f"{own} state would make {held} pinned ones, of {self.pin_budget}")
+
+    def takes(self, n_tokens: int) -> int:
+        return int(n_tokens > 0)
+
+    def locked_anew(self, match: Match) -> int:
+        return sum(not self._locks[slot] for slot in self.needs(match).tolist())
+
+    def given_back(self, held: Iterable[Slots], match: Match) -> int:
+        slots, count = np.unique(np.concatenate([NO_SLOTS, *held]), return_counts=True)
+        alone = [s for s, n in zip(slots.tolist(), count, strict=True) if n == self._locks[s]]
+        return len(set(alone).difference(self.needs(match).tolist()))
+
+
+class StateHold:
+    """A lease's hold on states: `source`, a checkpoint on its path, locked, and once it has
+    computed anything since then, `slot`, private.
+    """
+
+    def __init__(self, states: StateSlots, node: TreeNode) -> None:
+        """node: where its match ends."""
+        self._states = states
+        self.source = states.slot_of(node)
+        self.slot: int | None = None
+        states.lock(self.source, found=True)
+
+    def takes(self, first: int, stop: int) -> int:
+        return int(self.slot is None and first < stop)
+
+    def extend(self, first: int, stop: int, _slots: Slots) -> None:
+        if self.takes(first, stop):
+            self.slot = self._states.give(self.source)
+
+    def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
+        """Do nothing: tokens in between have no state."""
+
+    def checkpoint(self, node: TreeNode) -> None:
+        """The private slot becomes the node's, unless it has one; that is the source then."""
+        if self.slot is None:
+            return
+        before, there = self.source, self._states.slot_of(node)
+        if not there.size:
+            self._states.enter(node, self.slot)
+            self.slot = None
+        self.source = self._states.slot_of(node)
+        self._states.lock(self.source)
+        self._states.unlock(before)
+
+    def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
+        """Do nothing: what it began with stays locked, for those that part from it there."""
+
+    def release(self, _committed: int, _slots: Slots) -> None:
+        if self.slot is not None:
+            self._states.give_back(self.slot)
+        self._states.unlock(self.source)
+
+    def locks(self, _committed: int, _slots: Slots) -> Slots:
+        return self.source
+
+    def private(self, _length: int, _committed: int) -> int:
+        return int(self.slot is not None)
+
+    def still_takes(self, total: int, length: int, _cached: int) -> int:
+        return self.takes(length, total)

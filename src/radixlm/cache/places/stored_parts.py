@@ -1,0 +1,296 @@
+"""The tokens of nodes that are stored in a place, in blocks, and the order in which they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from radixlm.cache.radix.eviction import EvictionOrder
+from radixlm.cache.radix.node import TreeNode, upward
+from radixlm.cache.radix.observer import TreeObserver
+from radixlm.core.keys import Key
+from radixlm.core.moves import Place
+
+
+class Blocks(NamedTuple):
+    """The blocks of a path's tokens [start, tokens.size). start, size: whole blocks."""
+
+    namespace: Hashable
+    tokens: Key
+    start: int
+
+    def paths(self, block_tokens: int) -> Iterator[tuple[Hashable, Key]]:
+        """Each block's path, up to its own end: views, front first."""
+        for end in range(self.start + block_tokens, self.tokens.size + 1, block_tokens):
+            yield self.namespace, self.tokens[:end]
+
+
+class StoredPart:
+    """The part of a node that a place has, as an EvictionOrder wants it. lock_ref: reads and writes
+    in flight whose path runs through here. held: how many of them end here. live: children with
+    such a part. windows: bit b is set where block b of the path, one of the node's, is stored with
+    the part of layers with a window.
+    """
+
+    __slots__ = ("above", "held", "live", "lock_ref", "node", "place", "queued_key", "windows")
+
+    def __init__(self, node: TreeNode, place: Place, lock_ref: int = 0, live: int = 0) -> None:
+        self.node = node
+        self.place = place
+        self.lock_ref = lock_ref
+        self.held = 0
+        self.live = live
+        self.windows = 0
+        self.queued_key: int | None = None
+        # Once it is gone, the part that holds what ended here.
+        self.above: StoredPart | None = None
+
+    @property
+    def id(self) -> int:
+        return self.node.id
+
+    @property
+    def resident(self) -> int:
+        return self.node.stored[self.place]
+
+
+class _AsTheTree:
+    """The policy that the tree has at the moment."""
+
+    def __init__(self, order: EvictionOrder[TreeNode]) -> None:
+        self._order = order
+
+    def key(self, part: StoredPart) -> int:
+        return self._order.policy.key(part.node)
+
+
+class StoredParts(TreeObserver):
+    """The parts of all nodes with tokens that are stored in a place, their order, and the sums.
+
+        root ── 0 1 2 3 4 5 ─┬─ 6 7 8 9             a block belongs to the node in which it ends:
+                             └─ 9 9 9 9 9 9         of 4 tokens one in each node here, and in the
+                                                    last one two, if all are stored
+
+    Blocks are whole: tokens that several blocks share, since paths part within them, are stored
+    in each. A node's tokens after the last block that ends in it count as stored while a child's
+    are. Only a node that is stored to its end has children with stored tokens.
+
+    by_id: by the node's id. blocks, locked: how many there are, and those under locks. dropped:
+    blocks that are no longer counted, to be deleted there.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        order: EvictionOrder[TreeNode],
+        block_tokens: int,
+        changed: Callable[[TreeNode], None],
+    ) -> None:
+        """order: the tree's, for its policy. changed: called when `stored` of a node is another."""
+        self.place = place
+        self.block_tokens = block_tokens
+        self.by_id: dict[int, StoredPart] = {}
+        self.blocks = self.locked = 0
+        self.dropped: list[Blocks] = []
+        self.order: EvictionOrder[StoredPart] = EvictionOrder(_AsTheTree(order), self.by_id)
+        self._tree_order = order
+        self._ordered_by = order.policy
+        self._changed = changed
+
+    def floor(self, n_tokens: int) -> int:
+        """The tokens of `n_tokens` that fill whole blocks."""
+        return n_tokens - n_tokens % self.block_tokens
+
+    def count(self, node: TreeNode) -> int:
+        """Stored blocks that end in a node."""
+        start, size = node.start, self.block_tokens
+        return (start + node.stored[self.place]) // size - start // size
+
+    def end(self, node: TreeNode) -> int:
+        """Tokens from the root to the last one of a node that is stored; 0 when none is."""
+        stored = node.stored[self.place]
+        return node.start + stored if stored else 0
+
+    def cover(self, node: TreeNode, upto: int, windows: int) -> None:
+        """The path through `node` is stored up to its first `upto` tokens. windows: see StoredPath,
+        of blocks that are stored with both parts, or were before.
+        """
+        for at in reversed(list(upward(node))):
+            wanted = min(upto, at.end) - at.start
+            if wanted > at.stored[self.place]:
+                self._resize(at, wanted)
+            if (part := self.by_id.get(at.id)) is not None:
+                part.windows |= windows & self._blocks(at)
+
+    def usable(self, node: TreeNode, upto: int, window_blocks: int) -> int:
+        """Tokens of the longest prefix of a path, of its first `upto` that are stored, of which the
+        last window_blocks are stored with both parts, or all that there are. O(nodes + blocks).
+        """
+        windows = 0
+        for at in upward(node):
+            if (part := self.by_id.get(at.id)) is not None:
+                windows |= part.windows
+        # What stands before the first block is there. Bit b stands for a run that ends with it.
+        runs = (windows << window_blocks) | ((1 << window_blocks) - 1)
+        runs &= (1 << (upto // self.block_tokens + window_blocks)) - 1
+        length = 1
+        while length < window_blocks:
+            more = min(length, window_blocks - length)
+            runs &= runs << more
+            length += more
+        return (runs.bit_length() - window_blocks) * self.block_tokens
+
+    def _blocks(self, node: TreeNode) -> int:
+        """Bits of the stored blocks that end in a node."""
+        first = node.start // self.block_tokens
+        return ((1 << self.count(node)) - 1) << first
+
+    def drop_leaf(self, most: int) -> int:
+        """Drop up to `most` blocks off the end of the leaf that goes first; returns how many."""
+        if self._ordered_by is not self._tree_order.policy:
+            self._ordered_by = self._tree_order.policy
+            self.order.rebuild(self.by_id.values())
+        part = self.order.pop()
+        if part is None:
+            return 0
+        node, before = part.node, self.blocks
+        end = self.end(node)
+        self.drop_after(node, max(end - most * self.block_tokens, node.start))
+        return before - self.blocks
+
+    def drop_after(self, node: TreeNode, position: int) -> None:
+        """Drop all blocks that end after `position` (in the node, from the root) in it or below."""
+        for below in reversed(list(self._stored_below(node))):
+            self._drop(below, below.start)
+        self._drop(node, position)
+        # What is left behind the last block of a node without stored children is of no block.
+        for at in upward(node):
+            part = self.by_id.get(at.id)
+            if at.is_root or (part is not None and part.live):
+                return
+            self._resize(at, max(self.floor(self.end(at)) - at.start, 0))
+            if at.id in self.by_id:
+                self._settle(self.by_id[at.id])
+                return
+
+    def lock(self, node: TreeNode) -> StoredPart:
+        """Keep the stored tokens of a path from being dropped for others."""
+        for at in upward(node):
+            if at.is_root:
+                break
+            part = self.by_id[at.id]
+            if not part.lock_ref:
+                self.locked += self.count(at)
+            part.lock_ref += 1
+        held = self.by_id[node.id]
+        held.held += 1
+        return held
+
+    def unlock(self, held: StoredPart) -> TreeNode | None:
+        """Undo `lock`; returns the node where it ends by now, None when all of it is gone."""
+        part: StoredPart | None = held
+        while part is not None and self.by_id.get(part.id) is not part:
+            part = part.above
+        if part is None:
+            return None
+        part.held -= 1
+        for at in upward(part.node):
+            if at.is_root:
+                break
+            passed = self.by_id[at.id]
+            passed.lock_ref -= 1
+            if not passed.lock_ref:
+                self.locked -= self.count(at)
+                self._settle(passed)
+        return part.node
+
+    # What the tree says about its shape
+
+    def keeps_end(self, node: TreeNode) -> bool:
+        """Whether a lock ends at what is stored of a node."""
+        part = self.by_id.get(node.id)
+        return part is not None and part.held > 0
+
+    def split(self, node: TreeNode, upper: TreeNode) -> None:
+        part = self.by_id.get(node.id)
+        if part is None:
+            return
+        if node.stored[self.place]:
+            above = StoredPart(upper, self.place, part.lock_ref, live=1)
+            above.windows = part.windows & self._blocks(upper)
+            part.windows &= self._blocks(node)
+            self.by_id[upper.id] = above
+        else:
+            self._move(part, upper)
+
+    def merged(self, node: TreeNode, child: TreeNode) -> None:
+        part = self.by_id.get(node.id)
+        if part is None:
+            return
+        if child.id not in self.by_id:
+            self._move(part, child)
+            return
+        del self.by_id[node.id]
+        self.by_id[child.id].windows |= part.windows
+        self._settle(self.by_id[child.id])
+
+    def _move(self, part: StoredPart, node: TreeNode) -> None:
+        del self.by_id[part.id]
+        part.node = node
+        part.queued_key = None
+        self.by_id[node.id] = part
+        self._settle(part)
+
+    def _settle(self, part: StoredPart) -> None:
+        if not part.lock_ref and not part.live:
+            self.order.offer(part)
+
+    def _stored_below(self, node: TreeNode) -> Iterator[TreeNode]:
+        """Nodes below with stored tokens, parents first. O(these and their children)."""
+        part = self.by_id.get(node.id)
+        for child in node.children.values() if part is not None and part.live else ():
+            if child.id in self.by_id:
+                yield child
+                yield from self._stored_below(child)
+
+    def _drop(self, node: TreeNode, position: int) -> None:
+        last, first = self.floor(self.end(node)), self.floor(position)
+        if first < last:
+            self.dropped.append(Blocks(node.namespace, path_tokens(node)[:last], first))
+        self._resize(node, min(node.stored[self.place], max(first - node.start, 0)))
+
+    def _resize(self, node: TreeNode, stored: int) -> None:
+        """Change how much of a node is stored; parents are to be stored first, and go last."""
+        parent = node.parent
+        if stored == node.stored[self.place] or parent is None:
+            return
+        above = self.by_id.get(parent.id)
+        part = self.by_id.get(node.id)
+        if part is None:
+            part = self.by_id[node.id] = StoredPart(node, self.place)
+            if above is not None:
+                above.live += 1
+        more = -self.count(node)
+        node.set_stored(self.place, stored)
+        self._changed(node)
+        more += self.count(node)
+        part.windows &= self._blocks(node)
+        self.blocks += more
+        if part.lock_ref:
+            self.locked += more
+        if stored:
+            self._settle(part)
+            return
+        del self.by_id[node.id]
+        part.above = above
+        if above is not None:
+            above.live -= 1
+            above.held += part.held
+
+
+def path_tokens(node: TreeNode) -> Key:
+    """(node.end,) the tokens of the path to a node's end, read-only. O(end)."""
+    edges = [at.edge for at in upward(node)]
+    return np.frombuffer(b"".join(reversed(edges)), dtype=np.int32)

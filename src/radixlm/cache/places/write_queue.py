@@ -1,0 +1,97 @@
+"""A queue of what is to be written to a place next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from radixlm.cache.places.stored_parts import Blocks, StoredParts, path_tokens
+from radixlm.cache.radix.node import TreeNode, upward
+from radixlm.cache.radix.observer import TreeObserver
+from radixlm.cache.radix.tree import RadixTree
+from radixlm.core.config import DiskWritePolicy
+
+# `evict` writes while more of the pool than this is in the tree.
+FULL = 3 / 4
+# Paths that one call looks at, and paths that are remembered; the oldest is given up.
+_LOOKED_AT = 64
+_MOST_PATHS = 16_384
+
+
+class WriteQueue(TreeObserver):
+    """Nodes in which paths ended that were committed or found, oldest first, and how many tokens of
+    each were used a second time: found in the pool, or computed again though they had been known,
+    evicted or on disk. A node's hits would not say: it may grow, and passes them on to what it is
+    joined with. The tree is never walked for what is new.
+    """
+
+    def __init__(self, tree: RadixTree, parts: StoredParts, pool_tokens: int) -> None:
+        self._tree = tree
+        self._parts = parts
+        self._full = FULL * pool_tokens
+        self._nodes: dict[TreeNode, int] = {}
+        tree.watch(self)
+
+    def note(self, node: TreeNode, found: int = 0) -> None:
+        """A path ends in `node`, committed or found; its first `found` tokens were known before."""
+        self._nodes[node] = max(found, self._nodes.get(node, 0))
+        if len(self._nodes) > _MOST_PATHS:
+            del self._nodes[next(iter(self._nodes))]
+
+    def take(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
+        """See StoredTier.to_write."""
+        if policy == "off":
+            return []
+        if policy == "evict":
+            tree = self._tree
+            if tree.evictable_size + tree.protected_size <= self._full:
+                return []
+            return self._blocks(tree.order.first(_LOOKED_AT), n_tokens)
+        looked_at = list(islice(self._nodes, _LOOKED_AT))
+        found_only = policy == "selective"
+        return self._blocks(self._used_up(looked_at), n_tokens, found_only=found_only)
+
+    def rest(self, n_tokens: int) -> list[Blocks]:
+        """See StoredTier.to_write_at_stop."""
+        leaves = [node for node in self._tree.nodes() if node.resident and not node.live]
+        leaves.sort(key=self._tree.order.policy.key, reverse=True)
+        return self._blocks(leaves, n_tokens)
+
+    def _used_up(self, nodes: Iterable[TreeNode]) -> Iterator[TreeNode]:
+        """The nodes; each leaves the queue when the next one is wanted."""
+        for node in nodes:
+            if self._tree.by_id.get(node.id) is node:
+                yield node
+            del self._nodes[node]
+
+    def _blocks(
+        self, nodes: Iterable[TreeNode], n_tokens: int, *, found_only: bool = False
+    ) -> list[Blocks]:
+        floor, found = self._parts.floor, []
+        ends: dict[TreeNode, int] = {}  # how far what was found reaches, at each node it touches
+        for node in nodes:
+            reach = self._nodes[node] if found_only else node.end
+            path = list(upward(node))
+            while not path[0].is_root and (path[0].start >= reach or not path[0].resident):
+                del path[0]
+            top = path[0]
+            end = floor(min(top.start + top.resident, reach))
+            start = 0
+            for at in path:
+                start = max(start, floor(self._parts.end(at)))
+                start = max(start, floor(min(ends.get(at, 0), at.end)))
+            if start >= end:
+                continue
+            stop = min(end, start + floor(n_tokens))
+            if start < stop:
+                found.append(Blocks(top.namespace, path_tokens(top)[:stop], start))
+                n_tokens -= stop - start
+                ends.update((at, stop) for at in path)
+            if stop < end:
+                break  # the node is still the queue's first
+        return found
+
+    def merged(self, node: TreeNode, child: TreeNode) -> None:
+        found = self._nodes.pop(node, None)
+        if found is not None:
+            self.note(child, found)

@@ -1,0 +1,1 @@
+"""Eviction policies by name, and the learned one."""

@@ -1,0 +1,1 @@
+"""Bodies of requests, and the conversations that they hold, for all APIs."""

@@ -1,0 +1,185 @@
+"""Checkpoints of states, without a model: where matches end, what is copied, and what goes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from radixlm.cache import Lease, RadixCache, Usage
+from radixlm.cache.components.states import EMPTY, StateSlots
+from radixlm.core.errors import CacheError, ConfigError, PinError
+from tests.invariants import check
+
+
+def make(states: int = 4, capacity: int = 64) -> tuple[RadixCache, StateSlots]:
+    cache = RadixCache(capacity, components=[partial(StateSlots, states)])
+    [component] = cache.components
+    assert isinstance(component, StateSlots)
+    return cache, component
+
+
+def compute(lease: Lease, upto: int) -> None:
+    assert lease.extend(upto - lease.length) is not None
+    lease.commit(upto)
+
+
+def serve(cache: RadixCache, key: list[int], *checkpoints: int) -> int:
+    """A whole request that leaves checkpoints after so many tokens; how many it found."""
+    lease = cache.acquire(key)
+    found = lease.cached
+    for end in (*checkpoints, len(key)):
+        if end > lease.length:
+            compute(lease, end)
+        if end in checkpoints:
+            lease.checkpoint()
+    lease.release()
+    check(cache)
+    return found
+
+
+def test_a_match_ends_at_the_deepest_checkpoint() -> None:
+    cache, states = make()
+    assert serve(cache, [1, 2, 3, 4, 5, 6, 7, 8], 3, 6) == 0
+    assert serve(cache, [1, 2, 3, 4, 5, 6, 7, 9]) == 6
+    assert serve(cache, [1, 2, 3, 4, 5, 9]) == 3
+    assert serve(cache, [1, 2, 9]) == 0
+    assert cache.tree.match_prefix([1, 2, 3, 4, 5, 6, 7]).length == 7
+    assert states.usage() == Usage(2, 0, 0, 2)
+
+
+def test_a_state_is_copied_when_it_is_used_and_not_before() -> None:
+    cache, states = make()
+    lease = cache.acquire([1, 2, 3, 4])
+    compute(lease, 2)
+    [(source, first)] = states.take_copies()
+    assert source == EMPTY
+    lease.checkpoint()
+    assert states.take_copies() == []
+    assert states.usage() == Usage(3, 0, 1, 0)
+    compute(lease, 3)
+    [(source, second)] = states.take_copies()
+    assert (source, second != first) == (first, True)
+    assert states.usage() == Usage(2, 1, 1, 0)
+    other = cache.acquire([1, 2, 9])
+    compute(other, 3)
+    assert [source for source, _ in states.take_copies()] == [first]
+    lease.release()
+    other.release()
+    assert states.usage() == Usage(3, 0, 0, 1)
+
+
+def test_a_checkpoint_that_is_there_stays_and_the_lease_goes_on_with_its_own_state() -> None:
+    cache, states = make()
+    one, other = cache.acquire([1, 2, 3]), cache.acquire([1, 2, 4])
+    for lease in (one, other):
+        compute(lease, 2)
+        lease.checkpoint()
+    assert states.usage() == Usage(2, 1, 1, 0)
+    states.take_copies()
+    compute(other, 3)
+    assert states.take_copies() == []
+    compute(one, 3)
+    assert len(states.take_copies()) == 1
+
+
+def test_all_that_has_slots_must_be_committed_for_a_checkpoint() -> None:
+    cache, _ = make()
+    lease = cache.acquire([1, 2, 3])
+    lease.extend(2)
+    lease.commit(1)
+    with pytest.raises(CacheError, match="2 tokens have slots, 1 are committed"):
+        lease.checkpoint()
+
+
+def test_splits_and_merges_leave_checkpoints_where_they_are() -> None:
+    cache, states = make()
+    serve(cache, [1, 2, 3, 4], 4)
+    [node] = states.at
+    serve(cache, [1, 2, 9])
+    assert [list(at.tokens()) for at in states.at] == [[3, 4]]
+    assert list(states.at) == [node]
+    serve(cache, [1, 2, 3, 4, 5, 6], 6)
+    assert len(states.at) == 2  # [3, 4] neither grew nor joined [5, 6]
+    assert serve(cache, [1, 2, 3, 4, 5, 6, 7]) == 6
+    assert serve(cache, [1, 2, 3, 4, 9]) == 4
+
+
+def test_a_node_may_join_its_child_once_its_checkpoint_is_given_up() -> None:
+    cache, states = make(states=2)
+    serve(cache, [1, 2, 3, 4, 5], 2)
+    nodes = cache.tree.node_count
+    lease = cache.acquire([7, 7])
+    other = cache.acquire([8, 8])
+    compute(lease, 1)
+    compute(other, 1)
+    assert (states.usage(), cache.tree.node_count) == (Usage(0, 2, 0, 0), nodes + 1)
+    check(cache)
+
+
+def test_those_that_no_lease_began_with_go_first_then_the_longest_unused() -> None:
+    cache, _ = make(states=4)
+    for kind in (1, 2, 3):
+        serve(cache, [kind, 5, 5], 2)
+    assert serve(cache, [1, 5, 6]) == 2
+    serve(cache, [4, 5, 5], 2)
+    serve(cache, [6, 5, 5], 2)
+    left = {kind for kind in (1, 2, 3, 4, 6) if cache.match([kind, 5, 0]).length}
+    assert left == {1, 4, 6}
+
+
+def test_a_locked_checkpoint_never_goes_and_extend_says_that_there_is_no_room() -> None:
+    cache, states = make(states=2)
+    serve(cache, [1, 2, 3], 2)
+    lease = cache.acquire([1, 2, 4])
+    other = cache.acquire([9, 9])
+    compute(lease, 3)
+    assert (other.extend(1), states.usage()) == (None, Usage(0, 1, 1, 0))
+    lease.release()
+    assert other.extend(1) is not None
+
+
+def test_a_checkpoint_goes_with_its_tokens() -> None:
+    cache, states = make()
+    serve(cache, [1, 2, 3, 4], 2, 4)
+    cache.discard([1, 2, 3, 4], None, 3)
+    assert [node.end for node in states.at] == [2]
+    cache.flush()
+    assert states.usage() == Usage(4, 0, 0, 0)
+    check(cache)
+
+
+def test_a_match_from_before_a_checkpoint_is_found_anew() -> None:
+    cache, _ = make()
+    lease = cache.acquire([1, 2, 3])
+    compute(lease, 2)
+    before = cache.match([1, 2, 9])
+    assert before.length == 0
+    lease.checkpoint()
+    assert cache.acquire([1, 2, 9], match=before).cached == 2
+
+
+def test_pins_lock_a_checkpoint_and_leave_room_for_one_request() -> None:
+    cache, states = make(states=3)
+    serve(cache, [1, 2, 3], 2)
+    serve(cache, [4, 5, 6], 2)
+    pin = cache.pin([1, 2, 3])
+    assert (pin.tokens, states.usage()) == (2, Usage(1, 0, 1, 1))
+    with pytest.raises(PinError, match="1 state would make 2 pinned ones, of 1"):
+        cache.pin([4, 5, 6])
+    cache.unpin(pin.id)
+    assert (states.pinned, states.held) == (0, 0)
+    check(cache)
+
+
+def test_a_request_alone_needs_two_slots() -> None:
+    with pytest.raises(ConfigError, match="a request alone needs 2"):
+        make(states=1)
+
+
+def test_a_prompt_of_which_nothing_is_cached_takes_nothing_until_it_computes() -> None:
+    cache, states = make()
+    lease = cache.acquire([1, 2])
+    assert states.usage() == Usage(4, 0, 0, 0)
+    lease.release()
+    assert states.take_copies() == []

@@ -24,7 +24,7 @@ _MOST_OF_CARD = 2**20  # bytes
 # What llama.cpp calls the file with a model's vision, beside that of its text.
 _VISION = "mmproj"
 _SHOWN = 10
-_QUANTIZERS = ("FP8", "bitsandbytes", "HQQ", "torchao", "ModelOpt", "Quark")
+_QUANTIZERS = ("bitsandbytes", "HQQ", "torchao", "Quark")
 # What a model card says that its model was made from.
 _MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
 _SERVED = f"weights in float32, bfloat16, float16, and by {', '.join(QUANTIZERS)} are"
@@ -60,7 +60,7 @@ def _tool(name: str) -> str:
     return str(beside)
 
 
-_QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS} | {"fbgemm_fp8": "FP8 (fbgemm)"}
+_QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS}
 
 
 def check_file(path: Path) -> None:

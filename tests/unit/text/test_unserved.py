@@ -40,7 +40,7 @@ def quantized(method: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("files", "what"),
     [
-        (quantized("fp8"), "quantized with FP8"),
+        (quantized("quark"), "quantized with Quark"),
         (quantized("bitsandbytes"), "quantized with bitsandbytes"),
         (quantized("hqq"), "quantized with HQQ"),
         (quantized("new"), "quantized with 'new'"),
@@ -53,7 +53,10 @@ def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
     assert what in error.message
     assert "not supported yet" in error.message
     if "quantized" in what:
-        assert "float16, and by compressed-tensors, gptq, awq, mxfp4 are" in error.message
+        assert (
+            "float16, and by compressed-tensors, gptq, awq, mxfp4, fp8, fbgemm_fp8, modelopt"
+            in error.message
+        )
     download, serve = error.commands
     assert "hf download OWNER/NAME --local-dir ~/models/NAME" in download
     assert serve.endswith("radixlm serve ~/models/NAME")
@@ -146,7 +149,7 @@ def test_a_merged_model_may_keep_its_adapter_s_config(tmp_path):
     "card", ["base_model: A/B-7B", "base_model:\n- A/B-7B", 'base_model: "A/B-7B"']
 )
 def test_the_model_card_says_what_a_checkpoint_was_quantized_from(tmp_path, card):
-    files = {**quantized("fp8"), "README.md": f"---\nlicense: mit\n{card}\n---\n# Model\n"}
+    files = {**quantized("hqq"), "README.md": f"---\nlicense: mit\n{card}\n---\n# Model\n"}
     assert "hf download A/B-7B " in refused(folder_with(tmp_path / "m", files)).commands[0]
 
 

@@ -13,36 +13,13 @@ from torch import Tensor
 
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
 
-ARCHITECTURES = {
-    "llama": transformers.LlamaConfig,
-    "mistral": transformers.MistralConfig,
-    "qwen2": transformers.Qwen2Config,
-    "qwen3": transformers.Qwen3Config,
-    "phi3": transformers.Phi3Config,
-    "granite": transformers.GraniteConfig,
-    "olmo2": transformers.Olmo2Config,
-    "smollm3": transformers.SmolLM3Config,
-    "gemma": transformers.GemmaConfig,
-    "stablelm": transformers.StableLmConfig,
-    "starcoder2": transformers.Starcoder2Config,
-    "glm": transformers.GlmConfig,
-    "glm4": transformers.Glm4Config,
-    "cohere": transformers.CohereConfig,
-    "nemotron": transformers.NemotronConfig,
-    "internlm3": transformers.InternLM3Config,
-    "mixtral": transformers.MixtralConfig,
-    "qwen2_moe": transformers.Qwen2MoeConfig,
-    "qwen3_moe": transformers.Qwen3MoeConfig,
-    "olmoe": transformers.OlmoeConfig,
-    "granitemoe": transformers.GraniteMoeConfig,
-    "gemma2": transformers.Gemma2Config,
-    "gemma3_text": transformers.Gemma3TextConfig,
-    "cohere2": transformers.Cohere2Config,
-    "olmo3": transformers.Olmo3Config,
-    "gpt_oss": transformers.GptOssConfig,
-    "deepseek_v2": transformers.DeepseekV2Config,
-    "deepseek_v3": transformers.DeepseekV3Config,
-}
+# By the names that transformers has for them.
+ARCHITECTURES = (
+    *("llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "olmo2", "smollm3"),
+    *("gemma", "stablelm", "starcoder2", "glm", "glm4", "cohere", "nemotron"),
+    *("internlm3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gemma2"),
+    *("gemma3_text", "cohere2", "olmo3", "gpt_oss", "deepseek_v2", "deepseek_v3"),
+)
 _WINDOWS = {
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -153,12 +130,7 @@ class Greedy:
 
 
 def make_checkpoint(
-    folder: Path,
-    architecture: str,
-    *,
-    seed: int = 0,
-    max_shard_size: str = "5GB",
-    **overrides: Any,
+    folder: Path, architecture: str, *, seed: int = 0, max_shard_size: str = "5GB", **overrides: Any
 ) -> Path:
     """Write a float32 checkpoint of 3 layers with tokenizer; `overrides` are config fields.
 
@@ -181,7 +153,7 @@ def make_checkpoint(
         "dtype": "float32",
     }
     fields |= _FIELDS.get(architecture, {})
-    config = _config(architecture, fields | overrides)
+    config: Any = transformers.AutoConfig.for_model(architecture, **fields | overrides)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -196,16 +168,6 @@ def make_checkpoint(
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
     return folder
-
-
-def _config(architecture: str, fields: Mapping[str, Any]) -> Any:
-    """The config of an architecture that we have, or of any that transformers has, by its
-    `model_type`.
-    """
-    kind = ARCHITECTURES.get(architecture)
-    if kind is not None:
-        return kind(**fields)
-    return transformers.AutoConfig.for_model(architecture, **fields)
 
 
 def load_reference(folder: Path) -> transformers.PreTrainedModel:

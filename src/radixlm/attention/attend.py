@@ -70,21 +70,6 @@ def by_layer(
         hides = its is not plan and not isinstance(window, ChunkSize)
         made[kinds[window]] = make(its, window if hides else None, kinds[window][1])
     attends = [made[kinds[window]] for window in windows]
-    return attends[0] if len(made) == 1 else _ByLayer(attends)
-
-
-class _ByLayer:
-    """An `Attend` that has another one for each layer."""
-
-    def __init__(self, attends: Sequence[Attend]) -> None:
-        self._attends = attends
-
-    def __call__(
-        self,
-        layer: int,
-        qkv: Tensor,
-        rotation: Rotation,
-        norm: QueryKeyNorm | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        return self._attends[layer](layer, qkv, rotation, norm, sinks)
+    if len(made) == 1:
+        return attends[0]
+    return lambda layer, *given, **named: attends[layer](layer, *given, **named)

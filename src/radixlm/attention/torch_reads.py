@@ -158,11 +158,7 @@ def _source_of(
 
 
 def _group(
-    spans: Sequence[RowSpan],
-    numbers: Tensor,
-    table: Tensor,
-    pool: KVPool,
-    places: Tensor | None,
+    spans: Sequence[RowSpan], numbers: Tensor, table: Tensor, pool: KVPool, places: Tensor | None
 ) -> Group:
     """Padding repeats a row's own last slot: nothing of another request is ever touched."""
     width = spans[0].context

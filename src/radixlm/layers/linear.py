@@ -25,7 +25,7 @@ from radixlm.products.compiled import (
 )
 from radixlm.products.gemm_choice import PLAIN, Choose, GemmChoice, Product, Weight, packed, plain
 from radixlm.products.panel_products import PanelProduct
-from radixlm.products.quantized import QuantizedWeight, stacked
+from radixlm.products.quantized import QuantizedWeight, WeightKind, stacked
 from radixlm.products.quantized_products import DTYPES, QuantizedProduct
 
 # Of a weight (out, in).
@@ -158,7 +158,7 @@ class Linear:
             start = stop
         return pieces
 
-    def _kind(self, part: str) -> tuple[int, int, bool, bool] | None:
+    def _kind(self, part: str) -> WeightKind | None:
         weight = self._quantized.get(part)
         return None if weight is None else weight.kind
 

@@ -12,6 +12,7 @@ spare_layers, spare           left out: they only propose tokens, which the mode
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -24,6 +25,8 @@ from radixlm.layers.expansion import LatentSizes
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import Checkpoint
 from radixlm.products.quantized import QuantizedWeight
+
+_OF_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.", re.ASCII)
 
 
 class Fold(NamedTuple):
@@ -211,11 +214,10 @@ class Folded:
         self._parts: dict[str, tuple[str, int, bool]] = {}
         # What was read last, of which more may be wanted.
         self._stack: tuple[str, Tensor | QuantizedWeight] | None = None
-        last = config.n_layers + config.traits.spare_layers
-        spare = tuple(f"model.layers.{layer}." for layer in range(config.n_layers, last))
-        spare += config.traits.spare
         for name, shape in checkpoint.shapes.items():
-            if spare and name.startswith(spare):
+            layer = _OF_LAYER.match(name)
+            beyond = -1 if layer is None else int(layer[1]) - config.n_layers
+            if 0 <= beyond < config.traits.spare_layers or name.startswith(config.traits.spare):
                 continue
             end = next((end for end in stacks if name.endswith(end)), None)
             if end is None or len(shape) != stacks[end].sizes:

@@ -17,50 +17,16 @@ from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
 transformers.AutoModelForCausalLM.register(
     transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True
 )
-ARCHITECTURES = {
-    "llama": transformers.LlamaConfig,
-    "mistral": transformers.MistralConfig,
-    "qwen2": transformers.Qwen2Config,
-    "qwen3": transformers.Qwen3Config,
-    "phi3": transformers.Phi3Config,
-    "granite": transformers.GraniteConfig,
-    "olmo2": transformers.Olmo2Config,
-    "smollm3": transformers.SmolLM3Config,
-    "gemma": transformers.GemmaConfig,
-    "stablelm": transformers.StableLmConfig,
-    "starcoder2": transformers.Starcoder2Config,
-    "glm": transformers.GlmConfig,
-    "glm4": transformers.Glm4Config,
-    "cohere": transformers.CohereConfig,
-    "nemotron": transformers.NemotronConfig,
-    "internlm3": transformers.InternLM3Config,
-    "mixtral": transformers.MixtralConfig,
-    "qwen2_moe": transformers.Qwen2MoeConfig,
-    "qwen3_moe": transformers.Qwen3MoeConfig,
-    "olmoe": transformers.OlmoeConfig,
-    "granitemoe": transformers.GraniteMoeConfig,
-    "gemma2": transformers.Gemma2Config,
-    "gemma3_text": transformers.Gemma3TextConfig,
-    "cohere2": transformers.Cohere2Config,
-    "olmo3": transformers.Olmo3Config,
-    "gpt_oss": transformers.GptOssConfig,
-    "deepseek_v2": transformers.DeepseekV2Config,
-    "deepseek_v3": transformers.DeepseekV3Config,
-    "glm4_moe": transformers.Glm4MoeConfig,
-    "glm4_moe_lite": transformers.Glm4MoeLiteConfig,
-    "minimax_m2": transformers.MiniMaxM2Config,
-    "ministral3": transformers.Ministral3Config,
-    "mistral4": transformers.Mistral4Config,
-    "seed_oss": transformers.SeedOssConfig,
-    "exaone4": transformers.Exaone4Config,
-    "ernie4_5": transformers.Ernie4_5Config,
-    "ernie4_5_moe": transformers.Ernie4_5_MoeConfig,
-    "hunyuan_v1_dense": transformers.HunYuanDenseV1Config,
-    "hunyuan_v1_moe": transformers.HunYuanMoEV1Config,
-    "apertus": transformers.ApertusConfig,
-    "arcee": transformers.ArceeConfig,
-    "llama4_text": transformers.Llama4TextConfig,
-}
+# By the names that transformers has for them.
+ARCHITECTURES = (
+    *("llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "olmo2", "smollm3"),
+    *("gemma", "stablelm", "starcoder2", "glm", "glm4", "cohere", "nemotron"),
+    *("internlm3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gemma2"),
+    *("gemma3_text", "cohere2", "olmo3", "gpt_oss", "deepseek_v2", "deepseek_v3"),
+    *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
+    *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
+    *("apertus", "arcee", "llama4_text"),
+)
 _WINDOWS = {
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -246,12 +212,7 @@ class Greedy:
 
 
 def make_checkpoint(
-    folder: Path,
-    architecture: str,
-    *,
-    seed: int = 0,
-    max_shard_size: str = "5GB",
-    **overrides: Any,
+    folder: Path, architecture: str, *, seed: int = 0, max_shard_size: str = "5GB", **overrides: Any
 ) -> Path:
     """Write a float32 checkpoint of 3 layers with tokenizer; `overrides` are config fields.
 
@@ -274,7 +235,7 @@ def make_checkpoint(
         "dtype": "float32",
     }
     fields |= _FIELDS.get(architecture, {})
-    config = _config(architecture, fields | overrides)
+    config: Any = transformers.AutoConfig.for_model(architecture, **fields | overrides)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -289,16 +250,6 @@ def make_checkpoint(
     model.save_pretrained(folder, max_shard_size=max_shard_size)
     write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
     return folder
-
-
-def _config(architecture: str, fields: Mapping[str, Any]) -> Any:
-    """The config of an architecture that we have, or of any that transformers has, by its
-    `model_type`.
-    """
-    kind = ARCHITECTURES.get(architecture)
-    if kind is not None:
-        return kind(**fields)
-    return transformers.AutoConfig.for_model(architecture, **fields)
 
 
 def load_reference(folder: Path) -> transformers.PreTrainedModel:

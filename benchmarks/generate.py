@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from benchmarks.rows import show_rows
 from radixlm import Engine, SamplingParams
-from radixlm.bench.processor_name import processor
+from radixlm.bench.tables import processor
 from radixlm.testing.reference import ARCHITECTURES, load_reference, make_checkpoint
 
 _VOCAB = 4_096

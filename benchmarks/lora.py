@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 
 from radixlm.assembly import Engine
-from radixlm.bench.processor_name import processor
+from radixlm.bench.tables import processor
 from radixlm.core.sampling import SamplingParams
 from radixlm.models import CausalLM, load_config
 from radixlm.testing.checkpoints import write_random_checkpoint

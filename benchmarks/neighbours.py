@@ -38,7 +38,7 @@ from tqdm import tqdm
 from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
 from benchmarks.served import PATIENCE, Served, serving
-from radixlm.bench.processor_name import processor
+from radixlm.bench.tables import processor
 from radixlm.testing.checkpoints import write_random_checkpoint
 
 CORES = 2

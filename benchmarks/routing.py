@@ -36,9 +36,8 @@ from radixlm.core.request import Namespace
 from radixlm.routing import FeedUpdate, Position, Router
 from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import made_up
-from radixlm.sim.machine_choice import Alone, ByTokens, MachineRouting
 from radixlm.sim.replay import Replay
-from radixlm.sim.sim_machine import Machine
+from radixlm.sim.sim_machine import Alone, ByTokens, Machine, MachineRouting
 from radixlm.sim.sources import TraceSource
 
 Make = Callable[[Sequence[Machine]], MachineRouting]

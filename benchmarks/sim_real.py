@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from benchmarks.rows import show_rows
 from radixlm.assembly import AsyncEngine
-from radixlm.bench.processor_name import processor
+from radixlm.bench.tables import processor
 from radixlm.core.config import EngineConfig
 from radixlm.core.keys import Key
 from radixlm.core.sampling import SamplingParams

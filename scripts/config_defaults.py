@@ -18,6 +18,8 @@ from typing import Any
 from radixlm.models.config_defaults import TABLE_PATH, fields_read
 from radixlm.models.families import ARCHITECTURES
 
+# Of Kimi K2 transformers has no class; its files are read by remote code that inherits this one.
+_LIKE = {"kimi_k2": "deepseek_v3"}
 _DUMP = Path(__file__).with_name("class_defaults.py")
 
 Defaults = Mapping[str, Mapping[str, Any]]
@@ -27,15 +29,18 @@ def table_of(newer: Defaults, older: Defaults) -> dict[str, Defaults]:
     """The fields that families read, and of version 4 those that differ."""
     made: dict[str, dict[str, dict[str, Any]]] = {"5": {}, "4": {}}
     for kind, family in ARCHITECTURES.items():
-        names = fields_read(family)
         new, old = (
-            {name: its for name, its in sorted(given.get(kind, {}).items()) if name in names}
+            _chosen(given.get(_LIKE.get(kind, kind), {}), fields_read(family))
             for given in (newer, older)
         )
         made["5"][kind] = new
         if changed := {name: its for name, its in old.items() if new.get(name) != its}:
             made["4"][kind] = changed
     return {version: dict(made[version]) for version in made}
+
+
+def _chosen(defaults: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: its for name, its in sorted(defaults.items()) if name in names}
 
 
 def written(table: Mapping[str, Any]) -> str:

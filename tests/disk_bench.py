@@ -76,7 +76,9 @@ class FakeDisk:
             cancelled = job.ticket in self._cancelled
             return [Ended(job.ticket, at, cancelled=cancelled, error=self.broken)]
         if not self._move(job, at):
-            return [Ended(job.ticket, at, absent=True)]
+            key = (job.namespace, job.tokens[: at + BLOCK].tobytes())
+            lacks = isinstance(job, Read) and key in self.blocks
+            return [Ended(job.ticket, at, absent=not lacks, lacks_windows=lacks)]
         at += BLOCK
         moved = Moved(job.ticket, at, BLOCK / READ_RATE)
         if at == end:

@@ -51,7 +51,7 @@ from radixlm.models.model_config import ModelConfig, recommended_sampling
 from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.models.safetensors_files import CutCheckpoint
 from radixlm.products.gemm_choice import Choose, ProductTable, one_way
-from radixlm.products.quantized import quantize
+from radixlm.products.quantized import quantize, quantize_e4m3
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
@@ -66,6 +66,7 @@ _logger = logging.getLogger("radixlm.assembly")
 
 QUANTIZERS: Mapping[str, Quantize] = {
     "int8": partial(quantize, bits=8),
+    "fp8": quantize_e4m3,
     "int4": partial(quantize, bits=4, group=32),
 }
 
@@ -323,7 +324,7 @@ def make_model(
 
 def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
     if isinstance(files, ModelFile):
-        return GGUFCheckpoint(files.gguf, shape.head_dim)
+        return GGUFCheckpoint(files.gguf, shape)
     return open_checkpoint(files.path)
 
 

@@ -7,22 +7,32 @@ would stand in each other's way.
 
     section  | heads 0 1 2 |            read, in the nearest cache
     ahead                  | 0 1 2 |    asked for, a head's part while that head is computed
+
+Of a coded pool queries and weights become 16 bits with a scale; scales of keys and values are taken
+into scores and weights, a tile at a time. Where one of a head's numbers is not finite its scale is
+NaN, and so are scores, or mixed values.
 """
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from radixlm.attention.direct_codes import make_code_queries, make_code_values, make_code_weigh
 from radixlm.attention.merge import STATE_BYTES, begin, make_fold, make_write
-from radixlm.attention.reads import READ_BYTES
+from radixlm.attention.reads import READ_BYTES, ReadArguments
 from radixlm.attention.tile_layout import TILE, copy_floats, fetch
-from radixlm.kernels.code_dots import make_code_mix, make_code_scores
+from radixlm.kernels.bytes import make_quantize
+from radixlm.kernels.code_dots import (
+    make_code_mix,
+    make_code_scores,
+    make_unscale,
+    scale_scores,
+    scale_weights,
+    turn_codes,
+)
 from radixlm.kernels.dots import (
     has_pairs,
     make_fetch_ahead,
@@ -37,6 +47,7 @@ from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import (
     MOST_LANES,
     clear,
+    floats,
     inner,
     integers,
     take_unit,
@@ -54,14 +65,7 @@ _SCORES = TILE + MOST_LANES
 _Ahead = tuple[int, int, int]
 
 
-_Arguments = namedtuple(
-    "_Arguments",
-    "counters items key_heads q q_stride keys values scales slots reads answers parts states "
-    "scratch sinks",
-)
-
-
-@compiled(_Arguments)
+@compiled(ReadArguments)
 def make_direct_kernel(
     queries: int, head_dim: int, *, bfloat16: bool, coded: bool, cap: float = 0.0
 ) -> Callable[[Any], None]:
@@ -83,7 +87,7 @@ def make_direct_kernel(
     element = 1 if coded else 2 if bfloat16 else 4
     each = inner(scratch_bytes)
 
-    def attend(args: _Arguments) -> None:
+    def attend(args: ReadArguments) -> None:
         heads, size = args.key_heads * queries, args.key_heads * head_dim * element
         numbers = heads * head_dim
         scores = args.scratch + thread_number(args.counters) * each(heads, head_dim)
@@ -141,7 +145,7 @@ def _make_plain(
 
     @inner
     def weigh_rows(
-        args: _Arguments, _slots: int, count: int, scores: int, states: int, _scales: int
+        args: ReadArguments, _slots: int, count: int, scores: int, states: int, _scales: int
     ) -> None:
         whole = -(-count // MOST_LANES) * MOST_LANES
         for i in range(args.key_heads * queries):
@@ -158,21 +162,8 @@ def _make_plain(
 
 def _make_coded(queries: int, head_dim: int, *, bfloat16: bool, cap: float) -> tuple[Any, Any, Any]:
     """The same where the pool is coded."""
-    take, values_of = make_code_queries(head_dim, bfloat16=bfloat16), make_code_values(head_dim)
-    weigh = make_code_weigh(queries, head_dim, _SCORES, cap)
-
-    @inner
-    def take_queries(q: int, heads: int, room: int, scales: int) -> int:
-        take(q, heads, room, scales)
-        return room
-
-    @inner
-    def weigh_rows(
-        args: _Arguments, slots: int, count: int, scores: int, states: int, scales: int
-    ) -> None:
-        weigh(args.scales, slots, count, scores, states, args.key_heads, scales)
-
-    return take_queries, weigh_rows, values_of
+    take_queries = _make_code_queries(head_dim, bfloat16=bfloat16)
+    return take_queries, _make_code_weigh(queries, head_dim, cap), _make_code_values(head_dim)
 
 
 def _make_take_in(head_dim: int) -> Any:
@@ -301,3 +292,64 @@ def _by_fours(length: int, four: Any, one: Any) -> Any:
             one(side, (pool + np.int64(slots[t]) * size,), row + 4 * t, stride)
 
     return step
+
+
+def _make_code_queries(head_dim: int, *, bfloat16: bool) -> Any:
+    quantize, size = make_quantize(bfloat16=bfloat16, bits=16), head_dim * (2 if bfloat16 else 4)
+
+    @inner
+    def take_queries(q: int, heads: int, room: int, scales: int) -> int:
+        for i in range(heads):
+            quantize(q + i * size, head_dim, room + 2 * i * head_dim, scales + 4 * i)
+        turn_codes(room, heads * head_dim)
+        return room
+
+    return take_queries
+
+
+def _make_code_weigh(queries: int, head_dim: int, cap: float) -> Any:
+    """states: each row's largest score and the sum of its weights. scales: address of each row's
+    query's; they are followed by room for what each row's weights stand for, and for two scales of
+    a tile's tokens. cap: of scores; 0: none.
+    """
+    weigh_row = make_weigh(head_dim**-0.5, bfloat16=False, cap=cap)
+    quantize = make_quantize(bfloat16=False, bits=16)
+
+    @inner
+    def weigh_rows(
+        args: ReadArguments, slots: int, count: int, scores: int, states: int, scales: int
+    ) -> None:
+        key_heads, whole = args.key_heads, -(-count // MOST_LANES) * MOST_LANES
+        of_weights, of_keys = scales + 4 * key_heads * queries, scales + 8 * key_heads * queries
+        of_values = of_keys + 4 * TILE
+        for head in range(key_heads):
+            keys = args.scales + 4 * head
+            gather(keys, 2 * key_heads, slots, count, of_keys)
+            gather(keys + 4 * key_heads, 2 * key_heads, slots, count, of_values)
+            for i in range(head * queries, (head + 1) * queries):
+                row = scores + 4 * i * _SCORES
+                scale_scores(row, of_keys, count, floats(scales)[i])
+                weigh_row(row, count, row, whole, states + STATE_BYTES * i)
+                scale_weights(row, of_values, count)
+                quantize(row, whole, row, of_weights + 4 * i)
+
+    return weigh_rows
+
+
+@inner
+def gather(pool: int, stride: int, slots: int, count: int, into: int) -> None:
+    """Numbers of these slots, `stride` numbers apart."""
+    found, places, made = floats(pool), integers(slots), floats(into)
+    for t in range(count):
+        made[t] = found[np.int64(places[t]) * stride]
+
+
+def _make_code_values(head_dim: int) -> Any:
+    unscale = make_unscale(head_dim)
+
+    @inner
+    def values_of(mixed: int, heads: int, scales: int) -> None:
+        for i in range(heads):
+            unscale(mixed + 4 * i * head_dim, floats(scales)[heads + i])
+
+    return values_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,6 +49,12 @@ class ContextRead(NamedTuple):
 
 _TOKEN, TOKENS, _SLOTS, _LENGTH, _SEEN, _START, _PART = range(7)
 READ_BYTES = 8 * len(ContextRead._fields)
+# Of both kernels that compute reads.
+ReadArguments = namedtuple(
+    "ReadArguments",
+    "counters items key_heads q q_stride keys values scales slots reads answers parts states "
+    "scratch sinks",
+)
 
 
 def reads_of(

@@ -12,15 +12,7 @@ from numba import types
 from radixlm.attention.tile_layout import TileShape, places_of
 from radixlm.kernels.code_dots import UNIT_CODES, units_of_codes
 from radixlm.kernels.strips import UNIT_BYTES
-from radixlm.kernels.vectors import (
-    MOST_LANES,
-    Lanes,
-    emitted,
-    floats,
-    inner,
-    integers,
-    words,
-)
+from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, floats, inner, integers, words
 
 _ADDRESS_BYTES = 8
 _INT8, _INT32, _INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)

@@ -17,12 +17,11 @@ other from a counter.
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
 from radixlm.attention.merge import ANSWER, STATE_BYTES, make_fold, make_write
-from radixlm.attention.reads import READ_BYTES
+from radixlm.attention.reads import READ_BYTES, ReadArguments
 from radixlm.attention.tile_codes import make_pack_codes
 from radixlm.attention.tile_layout import TILE, TileShape, fetch, make_pack, make_take, places_of
 from radixlm.attention.tile_strips import make_tile_strip
@@ -30,27 +29,13 @@ from radixlm.kernels.amx import TILE_ROWS, TILE_UNITS, configure, release
 from radixlm.kernels.dots import make_weigh
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import UNIT_BYTES, make_product
-from radixlm.kernels.vectors import (
-    MOST_LANES,
-    floats,
-    inner,
-    take_unit,
-    thread_number,
-    words,
-)
+from radixlm.kernels.vectors import MOST_LANES, floats, inner, take_unit, thread_number, words
 
 # A tile that is read next: addresses of its head's keys, values and slots, and how many there are.
 _Ahead = tuple[int, int, int, int]
 
 
-_Arguments = namedtuple(
-    "_Arguments",
-    "counters items key_heads q q_stride keys values scales slots reads answers parts states "
-    "scratch sinks",
-)
-
-
-@compiled(_Arguments)
+@compiled(ReadArguments)
 def make_tile_kernel(shape: TileShape) -> Callable[[Any], None]:
     """The kernel for a shape. Takes a second to compile, once.
 
@@ -64,7 +49,7 @@ def make_tile_kernel(shape: TileShape) -> Callable[[Any], None]:
     finish = _make_finish(shape)
     height, tiles = shape.strip, shape.tiles
 
-    def attend(args: _Arguments) -> None:
+    def attend(args: ReadArguments) -> None:
         heads = args.key_heads
         base = args.scratch + thread_number(args.counters) * places.end
         unit = take_unit(args.counters)
@@ -103,7 +88,7 @@ def make_tile_kernel(shape: TileShape) -> Callable[[Any], None]:
 
 
 @inner
-def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
+def first_tile(args: ReadArguments, unit: int, head_bytes: int) -> _Ahead:
     """The tile that a unit reads first."""
     item, head = unit // args.key_heads, unit % args.key_heads
     read = words(args.reads + READ_BYTES * item)
@@ -112,7 +97,7 @@ def first_tile(args: _Arguments, unit: int, head_bytes: int) -> _Ahead:
 
 
 @inner
-def fetch_tile(ahead: _Ahead, args: _Arguments, head_bytes: int, a: int, b: int) -> None:
+def fetch_tile(ahead: _Ahead, args: ReadArguments, head_bytes: int, a: int, b: int) -> None:
     """Have one head's keys and values of the tokens from a to b of a tile fetched, and scales."""
     token_bytes, scale_bytes = args.key_heads * head_bytes, 8 * args.key_heads
     fetch(ahead[0], token_bytes, head_bytes, ahead[2], a, b)

@@ -19,6 +19,7 @@ from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, FrontendRow, make_
 from radixlm.bench.frontend_programs import run as run_frontend
 from radixlm.bench.paper_run import MODES, Setup, WorkloadResult, run
 from radixlm.bench.quantized_command import command as quantized
+from radixlm.bench.quantized_command import shape_option
 from radixlm.bench.tables import append_json, check_picture
 from radixlm.bench.workloads import WORKLOADS, SharedPromptOnly, Workload
 from radixlm.core.errors import counted
@@ -45,17 +46,6 @@ command.add_command(quantized)
 def _dtype_option(default: Dtype) -> Callable[[Command], Command]:
     return click.option(
         "--dtype", type=click.Choice(get_args(Dtype)), default=default, show_default=True
-    )
-
-
-def _shape_option(default: str) -> Callable[[Command], Command]:
-    """The options of commands that take a model folder or make one."""
-    return click.option(
-        "--shape",
-        type=click.Choice(list(SHAPES)),
-        default=default,
-        show_default=True,
-        help="Random model to measure with, when no MODEL folder is given.",
     )
 
 
@@ -93,7 +83,7 @@ def make_checkpoint(shape: str, folder: Path, dtype: Dtype, seed: int) -> None:
 
 @command.command("kernels")
 @click.argument("model", required=False)
-@_shape_option("smollm-135m")
+@shape_option("smollm-135m")
 @_dtype_option("bfloat16")
 def kernels(model: str | None, shape: str, dtype: Dtype) -> None:
     """The ways to multiply by each of a model's weights, timed on this machine, and which is taken.
@@ -111,7 +101,7 @@ def kernels(model: str | None, shape: str, dtype: Dtype) -> None:
 
 @command.command("shared-prefix")
 @click.argument("model", required=False)
-@_shape_option("smollm-135m")
+@shape_option("smollm-135m")
 @_dtype_option("bfloat16")
 @click.option("--requests", "count", type=click.IntRange(1), default=64, show_default=True)
 @click.option("--shared", type=click.IntRange(1), default=1_000, show_default=True, help="Tokens.")
@@ -171,26 +161,18 @@ def _shared_prefix_row(
     possible = (numbers.count - 1) * (numbers.shared - numbers.shared % page_size)
     wall, output = median(row.walls_s), numbers.count * numbers.out
     return {
-        "workload": row.workload,
-        "mode": row.mode,
-        "dtype": row.dtype,
-        "requests": row.requests,
-        "prompt_tokens": row.prompt_tokens,
-        "cached_tokens": row.cached_tokens,
+        **asdict(row),
         "expected_cached_tokens": possible if row.mode == "on" else 0,
-        "computed_tokens": row.computed_tokens,
         "output_tokens": output,
-        "hit_rate": row.hit_rate,
         "best_hit_rate": round(possible / row.prompt_tokens, 6),
         "wall_s": round(wall, 4),
-        "walls_s": row.walls_s,
         "output_tokens_per_s": round(output / wall, 2),
     }
 
 
 @command.command("paper")
 @click.argument("model", required=False)
-@_shape_option("10m")
+@shape_option("10m")
 @_dtype_option("float32")
 @click.option(
     "--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="A workload; repeatable."

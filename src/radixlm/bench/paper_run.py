@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from radixlm.assembly import AsyncEngine, load
 from radixlm.bench.programs import (
     BenchRequest,
@@ -23,6 +21,7 @@ from radixlm.bench.programs import (
     run_all,
     together,
 )
+from radixlm.bench.tables import percentile_ms
 from radixlm.bench.workloads import Workload
 from radixlm.core.config import EngineConfig
 from radixlm.core.keys import Key, as_key
@@ -245,10 +244,10 @@ async def _measure(
         wall_s=round(wall, 4),
         walls_s=(round(wall, 4),),
         output_tokens_per_s=round(output / wall, 2),
-        ttft_ms_p50=_percentile_ms(first, 50),
-        ttft_ms_p99=_percentile_ms(first, 99),
-        itl_ms_p50=_percentile_ms(gaps, 50),
-        itl_ms_p99=_percentile_ms(gaps, 99),
+        ttft_ms_p50=percentile_ms(first, 50),
+        ttft_ms_p99=percentile_ms(first, 99),
+        itl_ms_p50=percentile_ms(gaps, 50),
+        itl_ms_p99=percentile_ms(gaps, 99),
         pool_tokens=engine.info.kv_tokens,
         seed=setup.seed,
         shape=setup.shape,
@@ -260,8 +259,3 @@ async def warm_up(engine: AsyncEngine) -> None:
     """Thread pools and kernels start with the first steps; they are not what is measured."""
     await together(Listener(engine), _WARM_UP)
     await engine.flush_cache()
-
-
-def _percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
-    """A percentile in milliseconds; None of nothing."""
-    return round(1_000 * float(np.percentile(seconds, percent)), 3) if seconds else None

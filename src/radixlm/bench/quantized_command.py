@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
-from rich.console import Console
-from rich.table import Table
 from tqdm import tqdm
 
 from radixlm.bench.machine import Timing, bandwidths
-from radixlm.bench.processor_name import processor
-from radixlm.bench.quantized_run import (
-    PEERS,
-    QuantizedTimes,
-    Sizes,
-    bytes_held,
-    load_peak,
-    measure,
-)
+from radixlm.bench.quantized_run import PEERS, QuantizedTimes, Sizes, bytes_held, load_peak, measure
+from radixlm.bench.tables import print_table, processor, say
 from radixlm.models import load_config
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
@@ -33,18 +24,22 @@ _COLUMNS = (
     *("weights", "read, MB", "decode, tokens/s", "of the bound", "ours / theirs"),
     *("prefill, tokens/s", "ours / theirs"),
 )
-_WIDTH = 120
+
+
+def shape_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option of commands that take a model folder or make one."""
+    return click.option(
+        "--shape",
+        type=click.Choice(list(SHAPES)),
+        default=default,
+        show_default=True,
+        help="Random model to measure with, when no MODEL folder is given.",
+    )
 
 
 @click.command("quantized")
 @click.argument("model", required=False)
-@click.option(
-    "--shape",
-    type=click.Choice(list(SHAPES)),
-    default="smollm-135m",
-    show_default=True,
-    help="Random model to measure with, when no MODEL folder is given.",
-)
+@shape_option("smollm-135m")
 @click.option(
     "--format",
     "formats",
@@ -166,32 +161,22 @@ def _rows(found: Sequence[QuantizedTimes], read: float, sizes: Sizes) -> Iterato
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    console = Console()
-    console = console if console.is_terminal else Console(width=_WIDTH)
     title = (
         f"{report['model']}, {report['threads']} threads of {report['processor']}, "
         f"{report['gb_per_s']} GB/s"
     )
-    table = Table(title=title, title_justify="left")
-    for place, column in enumerate(_COLUMNS):
-        table.add_column(column, justify="right" if place else "left")
+    rows = []
     for row in report["rows"]:
         is_ours = row["format"] == row["name"]
         ratios = [row["decode_theirs_over_ours"], row["prefill_theirs_over_ours"]]
         decode, prefill = ("" if is_ours else f"{ratio:.2f}" for ratio in ratios)
-        table.add_row(
-            row["name"] if is_ours else f"  llama.cpp {row['name']}",
-            f"{row['mb_read']:,}",
-            f"{row['decode_per_s']:,}",
-            f"{row['share_of_bound']:.0%}",
-            decode,
-            f"{row['prefill_per_s']:,}",
-            prefill,
-        )
-    console.print(table)
+        name = row["name"] if is_ours else f"  llama.cpp {row['name']}"
+        speeds = (f"{row['decode_per_s']:,}", f"{row['share_of_bound']:.0%}", decode)
+        prefills = (f"{row['prefill_per_s']:,}", prefill)
+        rows.append([name, f"{row['mb_read']:,}", *speeds, *prefills])
+    print_table(title, _COLUMNS, [rows])
     for name, row in report["memory"].items():
-        console.print(
+        say(
             f"{name}: loading takes {row['peak_mb']:,} MB at most, {row['peak_over_held']:.2f} of "
-            f"its weights ({row['held_mb']:,} MB); a tiny model {row['tiny_mb']:,} MB",
-            highlight=False,
+            f"its weights ({row['held_mb']:,} MB); a tiny model {row['tiny_mb']:,} MB"
         )

@@ -1,15 +1,17 @@
-"""Tables and pictures of measurements, and their rows as JSON lines."""
+"""Tables and pictures of measurements, their rows as JSON lines, and the processor they are of."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -48,6 +50,11 @@ def append_json(path: Path, row: Mapping[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
+def percentile_ms(seconds: Sequence[float], percent: float) -> float | None:
+    """A percentile in milliseconds; None of nothing."""
+    return round(1_000 * float(np.percentile(seconds, percent)), 3) if seconds else None
+
+
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.2f}"
 
@@ -78,3 +85,10 @@ def two_panels(path: Path, title: str, names: Sequence[str]) -> Iterator[tuple[A
     figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def processor() -> str:
+    """The processor's name, by Linux."""
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    return found[1] if found else "unknown processor"

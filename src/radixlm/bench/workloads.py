@@ -333,8 +333,7 @@ class Workload:
 _ALL = (
     Workload("mmlu-few-shot", SharedPrompt(count=64, shared=600, own=120, out=2)),
     Workload(
-        "hellaswag-few-shot",
-        MultipleChoice(count=24, shared=1_800, own=60, endings=4, ending=20),
+        "hellaswag-few-shot", MultipleChoice(count=24, shared=1_800, own=60, endings=4, ending=20)
     ),
     Workload("react-agent", Chats(count=8, turns=6, shared=900, own=120, out=60)),
     Workload("generative-agents", SharedPrompt(count=32, shared=200, own=300, out=40)),
@@ -346,8 +345,7 @@ _ALL = (
         "tree-search", TreeSearch(expansions=200, trunk=1_500, own=60, out=30), pool_share=0.25
     ),
     Workload(
-        "skeleton-of-thought",
-        SkeletonOfThought(count=8, own=100, outline=80, points=6, out=60),
+        "skeleton-of-thought", SkeletonOfThought(count=8, own=100, outline=80, points=6, out=60)
     ),
     Workload("llm-judge", Judge(count=16, shared=200, own=700, judgements=4, out=60)),
     # Only the shape of the traffic: no grammar holds the answers to JSON.

@@ -386,7 +386,7 @@ class RadixCache:
         """End a lease."""
         del self.leases[lease]
         for hold in lease.holds:
-            hold.release(lease.committed, lease.slots)
+            hold.release(lease.committed, lease.slots, used=used)
         if lease.private_size:
             self.give_back(lease.private_slots())
         self.tree.dec_lock_ref(lease.node, used=used, hint=lease.hint.place)

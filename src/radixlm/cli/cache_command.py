@@ -17,7 +17,8 @@ delete_identity = later("radixlm.memory.store_care:delete_identity")
 repaired = later("radixlm.memory.store_care:repair")
 shrink = later("radixlm.memory.store_care:shrink")
 
-_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+_DIR = click.Path(exists=True, file_okay=False, path_type=Path)
+_folder = click.argument("folder", metavar="DIR", type=_DIR)
 
 
 @click.group("cache")
@@ -26,7 +27,7 @@ def command() -> None:
 
 
 @command.command("ls")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
+@_folder
 def ls(folder: Path) -> None:
     """List what each model, with its settings, has in DIR."""
     for each in contents(folder):
@@ -40,14 +41,14 @@ def ls(folder: Path) -> None:
 
 
 @command.command("verify")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
+@_folder
 def verify(folder: Path) -> None:
     """Read every block, and compare its checksum. Exits with 1 where any is damaged."""
     sys.exit(_verify(folder, delete=False) > 0)
 
 
 @command.command("prune")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
+@_folder
 @click.option("--identity", metavar="X", help="Delete all of one model, named by `ls`.")
 @click.option("--others", metavar="X", help="Delete all but this model's.")
 @click.option("--damaged", is_flag=True, help="Delete damaged blocks.")
@@ -68,7 +69,7 @@ def prune(
 
 
 @command.command("repair")
-@click.argument("folder", metavar="DIR", type=_FOLDER)
+@_folder
 def repair(folder: Path) -> None:
     """Make an index from the blocks where DIR has none that is sound.
 

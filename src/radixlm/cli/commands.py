@@ -21,13 +21,13 @@ _NUMBA_SETTINGS = Path(".numba_config.yaml")
 SUBCOMMANDS = {
     "serve": ("radixlm.cli.model_commands:serve", "Serve a model over HTTP, as OpenAI's API."),
     "deploy": (
-        "radixlm.cli.deploy_command:command",
+        "radixlm.cli.model_commands:deploy",
         "Serve a model by several replicas, on Ray Serve.",
     ),
     "chat": ("radixlm.cli.model_commands:chat", "Talk to a model in the terminal."),
     "generate": ("radixlm.cli.model_commands:generate", "Continue prompts and print the answers."),
     "explain": (
-        "radixlm.cli.explain_command:command",
+        "radixlm.cli.model_commands:explain",
         "Tell where two requests stop sharing a prefix.",
     ),
     "top": ("radixlm.cli.top_command:command", "Watch a running server's cache in the terminal."),

@@ -1,8 +1,9 @@
-"""The commands that run a model: serve, chat, generate."""
+"""The commands that take a model: serve, deploy, chat, generate, explain."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import shlex
 import socket
@@ -17,6 +18,7 @@ from radixlm.cli.options import (
     HintingCommand,
     engine_options,
     model_path_option,
+    option,
     sampling_options,
     say_loading,
     serving_options,
@@ -25,13 +27,15 @@ from radixlm.cli.options import (
 )
 from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ModelError, counted
+from radixlm.core.errors import ConfigError, ModelError, counted
 from radixlm.core.request import RequestOutput
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
 from radixlm.server.http.logs import log_to_stderr
 from radixlm.text.model_folder import DEMO_NAME, hub_name, is_model, resolve_model
 
+compared = later("radixlm.cli.comparison:compared")
+deploy_replicas = later("radixlm.ray.deploy:deploy")
 run_server = later("radixlm.server.serve:serve")
 talk = later("radixlm.cli.terminal_chat:talk")
 Engine = later("radixlm.assembly:Engine")
@@ -39,6 +43,8 @@ Engine = later("radixlm.assembly:Engine")
 _FOLDER_MARKS = ("/", "./", "../", "~/")
 _FILES = (".gguf", ".safetensors")
 _LONGEST_PATH = 4096
+_REPLICAS = click.IntRange(1, 256)
+_JSON_FILE = click.Path(exists=True, dir_okay=False)
 
 
 @click.command("serve", cls=HeadedCommand)
@@ -64,6 +70,39 @@ def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.soc
     with listening(settings) as listener:
         logging.getLogger("radixlm.server").info("Loading %s ...", config.model or DEMO_NAME)
         yield listener
+
+
+@click.command("deploy", cls=HeadedCommand)
+@option("--replicas", "Engines.", _REPLICAS, default=2)
+@option("--max-replicas", "Add engines up to this many while requests wait.", _REPLICAS)
+@option(
+    "--ray-address",
+    "A Ray cluster, as `auto` or ray://HOST:10001; by default one on this machine alone.",
+    metavar="ADDRESS",
+)
+@serving_options
+def deploy(
+    model: str | None,
+    model_path: str | None,
+    replicas: int,
+    max_replicas: int | None,
+    ray_address: str | None,
+    **flags: Any,
+) -> None:
+    """Serve MODEL by several replicas on Ray Serve, routed by what each has cached.
+
+    Without MODEL it is the embedded demo model. Ctrl-C ends it.
+    """
+    config, settings = take_serving(model, model_path, flags)
+    log_to_stderr(settings.log_format)
+    resolve_model(config.model)  # a wrong one is an error before Ray is started
+    scale = {"replicas": replicas, "max_replicas": max_replicas, "address": ray_address}
+    try:
+        deploy_replicas(config, settings, **scale)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "ray":
+            raise
+        raise ConfigError("radixlm deploy needs Ray: pip install 'radixlm[ray]'") from None
 
 
 @click.command("chat", cls=HintingCommand)
@@ -110,6 +149,30 @@ def generate(arguments: tuple[str, ...], model_path: str | None, **options: Any)
             click.secho(f"--- {prompt.strip()[:70]!r}", dim=True, err=True)
         click.echo(output.text)
         click.secho(summary(output), dim=True, err=True)
+
+
+@click.command("explain")
+@click.argument("first", metavar="A.json", type=_JSON_FILE)
+@click.argument("second", metavar="B.json", type=_JSON_FILE)
+@click.option("--model", help="The model's folder; without it, the embedded demo model.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def explain(first: str, second: str, model: str | None, as_json: bool) -> None:
+    """Compare two request bodies, of any routes that compute a prompt, each with one prompt.
+
+    Where its fields do not tell whose a body is, the field `route` does, as for /cache/explain.
+
+    Tells up to where the second one's prompt would come from the cache after the first one's: the
+    message, the token and the text, and what to do. Only the tokenizer and the chat template are
+    loaded; no server is asked.
+    """
+    result = compared(first, second, model)
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+        return
+    click.echo(f"{result['shared_tokens']} of {result['prompt_tokens']} tokens are shared.")
+    for name in ("where", "what", "context", "advice"):
+        if result[name]:
+            click.echo(f"{name:8} {result[name]}")
 
 
 def summary(output: RequestOutput) -> str:

@@ -72,6 +72,14 @@ def hints() -> Mapping[str, str]:
     return read_table("radixlm.cli", "other_flags.txt")
 
 
+def option(
+    name: str, text: str, kind: Any = None, default: Any = None, **more: Any
+) -> Callable[[F], F]:
+    """An option whose help shows its default, unless it may be given several times."""
+    more = {"show_default": default is not None and not more.get("multiple")} | more
+    return click.option(name, type=kind, default=default, help=text, **more)
+
+
 def say_loading(model: str | None) -> None:
     """Say that a model is loaded, on stderr, as everything but answers."""
     click.secho(f"Loading {model or DEMO_NAME} ...", dim=True, err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,17 @@ import click
 from tqdm import tqdm
 
 from radixlm.bench.tables import append_json, check_picture
-from radixlm.cli.options import options_of_engine
+from radixlm.cli.options import option, options_of_engine
 from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
 from radixlm.sim.calls import Problems
-from radixlm.sim.costs import Costs, made_up, read_costs
-from radixlm.sim.kept_costs import FLAGS, keep_costs, kept_costs
-from radixlm.sim.outcomes import SimRun, measure_all
+from radixlm.sim.costs import FLAGS, Costs, keep_costs, kept_costs, made_up, read_costs
+from radixlm.sim.outcomes import SimRun, Variation, gains, measure_all, variations
 from radixlm.sim.sim_disk import DiskSize
 from radixlm.sim.sim_reports import draw, show, show_gains, show_problems
 from radixlm.sim.sources import GENERATED, TraceSource, write_trace
 from radixlm.sim.trace_files import BLOCK_TOKENS
-from radixlm.sim.variations import Variation, gains, variations
 
 measured = later("radixlm.sim.calibration:measured")
 played = later("radixlm.sim.live:played")
@@ -40,6 +38,9 @@ _SAME = (
 _POOL = 100_000
 # The folder of a disk that is only simulated.
 _DISK = "simulated"
+_PATH = click.Path(path_type=Path)
+_COUNT, _RATE = click.IntRange(1), click.FloatRange(0, min_open=True)
+_DISK_RATE = click.FloatRange(1)
 _PER_BLOCK = [str(2**bits) for bits in range(BLOCK_TOKENS.bit_length())]
 
 
@@ -47,88 +48,59 @@ _PER_BLOCK = [str(2**bits) for bits in range(BLOCK_TOKENS.bit_length())]
 @click.argument("trace", required=False)
 @options_of_engine(*_VARIED, repeatable=True)
 @options_of_engine(*_SAME)
-@click.option(
+@option(
     "--disk-tokens",
-    type=click.IntRange(0),
-    multiple=True,
+    "Tokens that a cache on disk has room for; repeatable. Default: there is none.",
+    click.IntRange(0),
     default=[0],
-    help="Tokens that a cache on disk has room for; repeatable. Default: there is none.",
-)
-@click.option(
-    "--disk-rate",
-    type=click.FloatRange(1),
-    default=200_000.0,
-    show_default=True,
-    help="Tokens a second that the disk reads or writes.",
-)
-@click.option(
-    "--replicas",
-    type=click.IntRange(1, 256),
     multiple=True,
+)
+@option("--disk-rate", "Tokens a second that the disk reads or writes.", _DISK_RATE, 2e5)
+@option(
+    "--replicas",
+    "Servers with such a pool each, behind the router by tokens; repeatable.",
+    click.IntRange(1, 256),
     default=[1],
-    help="Servers with such a pool each, behind the router by tokens; repeatable.",
+    multiple=True,
 )
-@click.option("--model", help="Model whose measured costs are taken, and which tokenizes text.")
+@option("--model", "Model whose measured costs are taken, and which tokenizes text.")
 @options_of_engine(*FLAGS)
-@click.option(
+@option(
     "--costs",
-    metavar="NAME|FILE",
-    help="What steps take: node, a made-up server of several accelerators; none, so that only the "
+    "What steps take: node, a made-up server of several accelerators; none, so that only the "
     "cache matters; or a JSON file. Default: the model's, without one node.",
+    metavar="NAME|FILE",
 )
-@click.option("--calibrate", is_flag=True, help="Measure --model on this machine and keep it.")
-@click.option(
+@option("--calibrate", "Measure --model on this machine and keep it.", is_flag=True)
+@option(
     "--tokens-per-block",
-    type=click.Choice(_PER_BLOCK),
-    default=str(BLOCK_TOKENS),
-    show_default=True,
-    help="Of each of Mooncake's blocks of 512 tokens this many are simulated; 1 is the fastest, "
+    "Of each of Mooncake's blocks of 512 tokens this many are simulated; 1 is the fastest, "
     "and answers are one token then.",
+    click.Choice(_PER_BLOCK),
+    default=str(BLOCK_TOKENS),
 )
-@click.option(
-    "--limit", type=click.IntRange(1), help=f"Sessions. Default: all; {GENERATED} made-up ones."
-)
-@click.option(
-    "--rate",
-    type=click.FloatRange(0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Times as many requests a second as in the trace.",
-)
-@click.option(
-    "--users",
-    type=click.IntRange(1),
-    default=8,
-    show_default=True,
-    help="Sessions at a time, where the trace has no times.",
-)
-@click.option(
+@option("--limit", f"Sessions. Default: all; {GENERATED} made-up ones.", _COUNT)
+@option("--rate", "Times as many requests a second as in the trace.", _RATE, default=1.0)
+@option("--users", "Sessions at a time, where the trace has no times.", _COUNT, default=8)
+@option(
     "--think",
-    type=click.FloatRange(0),
+    "Seconds between an answer and the next call, where the trace does not say.",
+    click.FloatRange(0),
     default=0.0,
-    show_default=True,
-    help="Seconds between an answer and the next call, where the trace does not say.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option(
-    "--jobs",
-    type=click.IntRange(1),
-    default=os.cpu_count() or 1,
-    help="Processes. Default: as many as processors.",
-)
-@click.option(
+@option("--jobs", "Processes. Default: as many as processors.", _COUNT)
+@option(
     "--advise",
+    "Change one thing at a time (pool, policy, order, disk), and say what pays.",
     is_flag=True,
-    help="Change one thing at a time (pool, policy, order, disk), and say what pays.",
 )
-@click.option("--no-hints", is_flag=True, help="Leave out what calls say of what comes after.")
-@click.option("--url", help="Play TRACE against this server, in real time, instead.")
-@click.option("--api-key", envvar="RADIXLM_API_KEY", help="For --url.")
-@click.option("--json", "path", type=click.Path(path_type=Path), help="Write JSON lines here.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw a PNG here.")
-@click.option(
-    "--write", type=click.Path(path_type=Path), help="Only write the trace, token-exact, here."
-)
+@option("--no-hints", "Leave out what calls say of what comes after.", is_flag=True)
+@option("--url", "Play TRACE against this server, in real time, instead.")
+@option("--api-key", "For --url.", envvar="RADIXLM_API_KEY")
+@click.option("--json", "path", type=_PATH, help="Write JSON lines here.")
+@option("--picture", "Draw a PNG here.", _PATH)
+@option("--write", "Only write the trace, token-exact, here.", _PATH)
 def command(trace: str | None, **options: Any) -> None:
     """Replay TRACE with other settings: the engine's own scheduler and cache on a virtual clock.
     Flags of cache and order may be given several times: each goes with each.
@@ -156,8 +128,8 @@ def command(trace: str | None, **options: Any) -> None:
         return
     if options["url"] is not None:
         _play(source, options)
-        return
-    _simulate(source, options)
+    else:
+        _simulate(source, options)
 
 
 def _play(source: TraceSource, options: dict[str, Any]) -> None:
@@ -193,7 +165,7 @@ def _simulate(source: TraceSource, options: dict[str, Any]) -> None:
     calls = source.count()
     total = None if calls is None else calls * len(runs)
     with tqdm(total=total, unit=" calls", dynamic_ncols=True, disable=None) as bar:
-        done = list(measure_all(runs, options["jobs"], bar.update))
+        done = list(measure_all(runs, options["jobs"] or os.cpu_count() or 1, bar.update))
     outcomes = [each.outcome for each in done]
     if options["advise"]:
         texts = [text for text, _ in variants[1:]]
@@ -235,12 +207,10 @@ def _costs(options: dict[str, Any]) -> Costs:
 
 
 def _calibrate(options: dict[str, Any]) -> None:
-    if len(_configs(options)) > 1:
+    first, *others = _configs(options)
+    if others:
         raise ConfigError("--calibrate measures one setting: give each flag once")
-    names = ("model", "page_size", *_SAME, *FLAGS)
-    given = {name: options[name] for name in names}
-    given["page_size"], given["kv_tokens"] = options["page_size"][0], options["kv_tokens"][0]
-    config = EngineConfig(**given)
+    config = replace(first, kv_tokens=options["kv_tokens"][0], disk_cache=None)
     with tqdm(unit=" figures", dynamic_ncols=True, disable=None) as bar:
         costs = measured(config, bar.update)
     path = keep_costs(costs, config)

@@ -7,7 +7,8 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import click
@@ -18,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from radixlm.cli.top_feed import Cache, Feed, Json, SilentError
-from radixlm.cli.top_replicas import plain, prefix_table, replica_table
+from radixlm.cli.top_replicas import plain, prefix_table, replica_table, table_of
 from radixlm.core.errors import ConfigError
 
 _AGAIN_SECONDS = 2.0
@@ -44,6 +45,7 @@ _MOST_DEPTH = 8
 _TEXT = 200
 # Lines around the rows of the tree: numbers, frames, heads.
 _AROUND = 11
+_panel = partial(Panel, title_align="left", border_style="dim")
 
 
 @click.command("top")
@@ -53,14 +55,7 @@ _AROUND = 11
 @click.option("--insecure", is_flag=True, help="Trust any certificate, as curl -k does.")
 @click.option("--replica", metavar="NAME", help="Show this one's tree; without, the first one's.")
 @click.option("--once", is_flag=True, help="Print one picture, and leave.")
-def command(
-    url: str,
-    api_key: str | None,
-    cacert: str | None,
-    insecure: bool,
-    replica: str | None,
-    once: bool,
-) -> None:
+def command(url: str, api_key: str | None, replica: str | None, once: bool, **tls: Any) -> None:
     """Watch the cache of the server at URL: its tree, hit rate, pool, requests, advice.
 
     Of several replicas, each has a row; numbers and prefixes are of all, the tree and
@@ -70,14 +65,13 @@ def command(
     """
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise ConfigError("--api-key holds characters that no key has")
-    tls = _trusting(cacert, insecure=insecure)
-    feed = Feed(_address(url), api_key, tls, replica=replica)
+    feed = Feed(_address(url), api_key, _trusting(**tls), replica=replica)
     console = Console()
     if once or not console.is_terminal:
         # A pipe has no lines that could run out: rich would take it for a terminal of 25.
         height = console.height if console.is_terminal else None
         heard = _heard(feed, _MOST_PREFIXES if height is None else _PREFIXES)
-        console.print(picture(heard, feed.url, feed.advice(), height))
+        console.print(picture(heard, feed.url, height))
         return
     try:
         _watch(feed, console)
@@ -85,7 +79,7 @@ def command(
         return
 
 
-def _trusting(cacert: str | None, *, insecure: bool) -> ssl.SSLContext:
+def _trusting(cacert: str | None, insecure: bool) -> ssl.SSLContext:
     """Raises ConfigError for a file that can not be used."""
     try:
         context = ssl.create_default_context(cafile=cacert)
@@ -119,39 +113,33 @@ def _heard(feed: Feed, most: int) -> Cache:
     for name, data in feed.events():
         cache.apply(name, data)
         if name == "stats":
-            _hear_of_replicas(cache, feed, most)
+            _ask(cache, feed, most)
             return cache
     raise SilentError(f"{feed.url} ended before it sent anything")
 
 
-def _hear_of_replicas(cache: Cache, feed: Feed, most: int) -> None:
-    cache.replicas = feed.replicas()
+def _ask(cache: Cache, feed: Feed, most: int) -> None:
+    """Ask for what comes by no event."""
+    cache.advice, cache.replicas = feed.advice(), feed.replicas()
     cache.prefixes = feed.prefixes(most)
 
 
 def _watch(feed: Feed, console: Console) -> None:
     """Show until Ctrl-C; a connection that is lost is made again. Raises WatchError."""
-    cache = Cache()
-    advice: Json | None = None
-    with Live(
-        picture(cache, feed.url, advice, console.height),
-        console=console,
-        screen=True,
-        auto_refresh=False,
-    ) as live:
+    cache, due = Cache(), 0.0
+    first = picture(cache, feed.url, console.height)
+    with Live(first, console=console, screen=True, auto_refresh=False) as live:
 
         def show() -> float:
-            live.update(picture(cache, feed.url, advice, console.height), refresh=True)
+            live.update(picture(cache, feed.url, console.height), refresh=True)
             return time.monotonic() + _LEAST_SECONDS
 
-        due = 0.0
         while True:
             try:
                 for name, data in feed.events():
                     cache.apply(name, data)
                     if name == "stats":
-                        advice = feed.advice()
-                        _hear_of_replicas(cache, feed, _PREFIXES)
+                        _ask(cache, feed, _PREFIXES)
                     if time.monotonic() >= due:
                         due = show()
                 cache.lost = "the server ended"
@@ -170,18 +158,20 @@ class TreeRow(NamedTuple):
     nodes: int
 
 
-def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> RenderableType:
+def picture(cache: Cache, url: str, height: int | None) -> RenderableType:
     """All of it, in about `height` lines; None: every row that there is."""
     if not cache.totals:
         return _nothing(cache, url)
+
+    def most(rows: int) -> int | None:
+        return None if height is None else rows
+
     parts: list[RenderableType] = [_numbers(cache, url)]
-    lines = _advice(advice, None if height is None else _ADVICE)
-    requests = list(cache.requests.values())[: None if height is None else _REQUESTS]
-    replicas = cache.replicas[: None if height is None else _REPLICAS]
-    if replicas:
+    lines = _advice(cache.advice, most(_ADVICE))
+    requests = list(cache.requests.values())[: most(_REQUESTS)]
+    if replicas := cache.replicas[: most(_REPLICAS)]:
         parts.append(replica_table(replicas, len(cache.replicas)))
-    most = None if height is None else height // _LINES_FOR_A_PREFIX
-    if prefixes := cache.prefixes["prefixes"][:most]:
+    if prefixes := cache.prefixes["prefixes"][: height and height // _LINES_FOR_A_PREFIX]:
         parts.append(prefix_table(cache.prefixes, prefixes))
     rows = len(cache.nodes)
     if height is not None:
@@ -192,7 +182,7 @@ def picture(cache: Cache, url: str, advice: Json | None, height: int | None) -> 
     if requests:
         parts.append(_running(requests, len(cache.requests)))
     if lines:
-        parts.append(Panel(Group(*lines), title="Advice", title_align="left", border_style="dim"))
+        parts.append(_panel(Group(*lines), title="Advice"))
     return Group(*parts)
 
 
@@ -241,60 +231,38 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
     used = totals["capacity"] - totals["free"]
     share = used / totals["capacity"] if totals["capacity"] else 0.0
     full = round(_BAR * share)
+    shares = (("█" * full, "not bold blue"), ("░" * (_BAR - full), "not bold dim"))
+    bar = Text.assemble(*shares, f" {share:.0%}")
     rate = cache.samples[-1]["generated_tokens_per_s"] if cache.samples else 0.0
-    places = [column for name in _PLACES if (column := _place(totals, name))]
+    evicted = f"{cache.sum('evicted_tokens'):,.0f} evicted"
+    columns: list[tuple[str, str | Text, str]] = [
+        ("Hit rate", "–" if cache.hit_rate is None else f"{cache.hit_rate:.0%}", "last minute"),
+        ("Pool", bar, f"{used:,} of {totals['capacity']:,} tokens"),
+        *(column for name in _PLACES if (column := _place(totals, name))),
+        ("Nodes", f"{totals['nodes']:,}", f"{totals['ghosts']:,} ghosts"),
+        ("Requests", f"{totals['running']} running", f"{totals['waiting']} waiting"),
+        ("Tokens", f"{rate:,.0f} a second", evicted),
+    ]
     grid = Table.grid(padding=(0, 2, 0, 0))
-    heads = ("Hit rate", "Pool", *(name for name, *_ in places), "Nodes", "Requests", "Tokens")
-    grid.add_row(*(Text(name, style="dim") for name in heads))
-    grid.add_row(
-        Text("–" if cache.hit_rate is None else f"{cache.hit_rate:.0%}", style="bold"),
-        Text.assemble(
-            ("█" * full, "blue"), ("░" * (_BAR - full), "dim"), (f" {share:.0%}", "bold")
-        ),
-        *(Text(share, style="bold") for _, share, _ in places),
-        Text(f"{totals['nodes']:,}", style="bold"),
-        Text(f"{totals['running']} running", style="bold"),
-        Text(f"{rate:,.0f} a second", style="bold"),
-    )
-    grid.add_row(
-        Text("last minute", style="dim"),
-        Text(f"{used:,} of {totals['capacity']:,} tokens", style="dim"),
-        *(Text(tokens, style="dim") for *_, tokens in places),
-        Text(f"{totals['ghosts']:,} ghosts", style="dim"),
-        Text(f"{totals['waiting']} waiting", style="dim"),
-        Text(f"{cache.sum('evicted_tokens'):,.0f} evicted", style="dim"),
-    )
-    state = (
-        Text(" connection lost ", style="white on red")
-        if cache.lost
-        else Text("live", style="green")
-    )
+    for style, row in zip(("dim", "bold", "dim"), zip(*columns, strict=True), strict=True):
+        grid.add_row(*row, style=style)
+    state = ("live", "green") if not cache.lost else (" connection lost ", "white on red")
     title = Text.assemble("RadixLM ", (url, "dim"), "  ", state)
     why = Text(plain(cache.lost), style="red") if cache.lost else None
-    return Panel(
-        grid,
-        title=title,
-        title_align="left",
-        subtitle=why,
-        subtitle_align="left",
-        border_style="dim",
-    )
+    return _panel(grid, title=title, subtitle=why, subtitle_align="left")
 
 
 def _place(totals: Json, name: str) -> tuple[str, str, str] | None:
     """A column of the numbers; None where there is no such place."""
     room, tokens = totals[f"{name}_capacity"], totals[name]
-    return (
-        (name.title(), f"{tokens / room:.0%}", f"{tokens:,} of {room:,} tokens") if room else None
-    )
+    share = tokens / room if room else 0.0
+    return (name.title(), f"{share:.0%}", f"{tokens:,} of {room:,} tokens") if room else None
 
 
 def _tree(cache: Cache, rows: int) -> RenderableType:
-    table = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
-    table.add_column("Tree", ratio=1, no_wrap=True, overflow="ellipsis")
     places = [name for name in _PLACES if cache.totals[f"{name}_capacity"]]
-    for name in ("Tokens", *map(str.title, places), "Below", "Nodes", "Hits", "Locks", "State"):
-        table.add_column(name, justify="right", no_wrap=True)
+    heads = ("Tokens", *map(str.title, places), "Below", "Nodes", "Hits", "Locks", "State")
+    table = table_of("Tree", *heads, wide=True)
     shown = branches(cache.nodes, rows)
     for node, depth, below, nodes in shown:
         style = _STATES.get(node["state"], _GHOST)
@@ -313,9 +281,7 @@ def _tree(cache: Cache, rows: int) -> RenderableType:
 
 
 def _running(requests: list[Json], total: int) -> RenderableType:
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    for name in (f"Running: {total}", "Prompt", "Cached", "Answer"):
-        table.add_column(name, no_wrap=True, justify="left" if name.startswith("R") else "right")
+    table = table_of(f"Running: {total}", "Prompt", "Cached", "Answer")
     for request in requests:
         sizes = (request["prompt_tokens"], request["cached_tokens"], request["output_tokens"])
         table.add_row(Text(plain(request["id"])), *(f"{size:,}" for size in sizes))

@@ -6,7 +6,7 @@ import json
 import ssl
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -22,20 +22,6 @@ SHOWN_NODES = 2_000
 _MINUTE = 60
 # Statistics come each second; a stream without any for longer is dead.
 _SILENCE_SECONDS = 15.0
-_TOTALS = (
-    "capacity",
-    "free",
-    "private",
-    "locked",
-    "evictable",
-    "pinned",
-    "host",
-    "host_capacity",
-    "disk",
-    "disk_capacity",
-    "running",
-    "waiting",
-)
 # By the status of a refusal: where it may pass, and what to do.
 _LATER = (429, 500, 502, 503, 504)
 _HINTS = {
@@ -105,10 +91,9 @@ class Feed:
 
     def advice(self) -> Json | None:
         """The server's advice; None where it gives none."""
-        try:
+        with suppress(WatchError):
             return self._json("/cache/advice")
-        except WatchError:
-            return None
+        return None
 
     def replicas(self) -> list[Json]:
         """The replicas of a deployment, by name. A server alone has none, and is asked once a
@@ -196,8 +181,8 @@ class Cache:
     """The cache as the events describe it.
 
     nodes: by id, as in the stream. samples: the statistics of the last minute. replicas, prefixes:
-    what is known of each, where there are several. lost: why nothing is heard from the server; ""
-    while something is.
+    what is known of each, where there are several. advice: None where the server gives none. lost:
+    why nothing is heard from the server; "" while something is.
     """
 
     def __init__(self) -> None:
@@ -206,6 +191,7 @@ class Cache:
         self.totals: Json = {}
         self.replicas: list[Json] = []
         self.prefixes: Json = _NO_PREFIXES
+        self.advice: Json | None = None
         self.samples: deque[Json] = deque(maxlen=_MINUTE)
         self.lost = ""
 
@@ -225,7 +211,7 @@ class Cache:
             self._progress(data)
         elif name == "stats":
             self.samples.append(dict(data))
-            self.totals.update({key: data[key] for key in _TOTALS})
+            self.totals |= {key: data[key] for key in data.keys() & self.totals.keys()}
 
     def _progress(self, data: Mapping[str, Any]) -> None:
         for event in data["events"]:

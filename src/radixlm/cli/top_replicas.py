@@ -12,13 +12,20 @@ from radixlm.cli.top_feed import Json
 _MOST_DEPTH = 4
 
 
+def table_of(head: str, *numbers: str, wide: bool = False) -> Table:
+    """A table whose first column is text, and the next ones numbers. wide: it fills the line."""
+    table = Table(box=None, expand=wide, header_style="dim", padding=(0, 1))
+    table.add_column(head, ratio=1 if wide else None, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
 def replica_table(replicas: Sequence[Json], total: int) -> Table:
     """A row for each, as `/router/replicas` describes it. total: of all that there are."""
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    table.add_column(f"Replicas: {total}", no_wrap=True)
-    for name in ("Tokens", "Pool", "Nodes", "Hits", "Running", "Waiting", "To compute"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("Chosen, and why", no_wrap=True, overflow="ellipsis")
+    heads = ("Tokens", "Pool", "Nodes", "Hits", "Running", "Waiting", "To compute")
+    table = table_of(f"Replicas: {total}", *heads)
+    table.add_column("Chosen, and why", no_wrap=True)
     for each in replicas:
         room = each["capacity_tokens"]
         table.add_row(
@@ -43,11 +50,8 @@ def prefix_table(found: Json, prefixes: Sequence[Json]) -> Table:
     head = "Prefixes of all replicas"
     if looked < nodes:
         head += f": {looked:,} of {nodes:,} nodes"
-    table = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
-    table.add_column(head, ratio=1, no_wrap=True, overflow="ellipsis")
-    for name in ("Tokens", "Below"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("Where, with what is below", ratio=1, no_wrap=True, overflow="ellipsis")
+    table = table_of(head, "Tokens", "Below", wide=True)
+    table.add_column("Where, with what is below", ratio=1, no_wrap=True)
     depths: list[int] = []
     for each in prefixes:
         depths.append(0 if each["above"] is None else depths[each["above"]] + 1)

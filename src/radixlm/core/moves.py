@@ -101,6 +101,7 @@ class Ended:
 
     absent: it ended early because the block at `upto` is not stored, or was damaged (and is not
     stored any more), or because there is no room for it. error: the disk failed, or a copy.
+    lacks_windows: it is stored, but without the part of layers with a window that was asked for.
     """
 
     ticket: int
@@ -108,6 +109,7 @@ class Ended:
     absent: bool = False
     cancelled: bool = False
     error: str = ""
+    lacks_windows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

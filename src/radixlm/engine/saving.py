@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
 from radixlm.cache import Lease, RadixCache
@@ -12,7 +12,7 @@ from radixlm.cache.places.stored import StoredTier
 from radixlm.cache.places.stored_parts import Blocks, StoredPart
 from radixlm.core.clock import Clock
 from radixlm.core.config import DiskWritePolicy
-from radixlm.core.keys import Key, Slots, common_prefix
+from radixlm.core.keys import Key, Slots
 from radixlm.core.moves import (
     NO_SLOT,
     NO_WINDOWS,
@@ -33,25 +33,33 @@ MOST_BLOCKS, SHARE_OF_POOL = 16, 1 / 8
 PAUSE = 1.0
 _NAMES = {Place.HOST: "host memory", Place.DISK: "the disk cache"}
 
+Wanted = Callable[[Hashable, Key], bool]
 _logger = logging.getLogger("radixlm.engine")
 
 
 @dataclass(slots=True, eq=False)
 class _Saved:
-    """Blocks that are being written. at: tokens before it are stored. stored: what is locked there
-    of what comes before them. windows: see Transfer.
+    """Blocks that are being written. at: tokens before it are stored. there: those of them that
+    were before, some without their windows, which no room was reserved for. stored: what is locked
+    there of these. windows: see Transfer.
     """
 
     blocks: Blocks
     lease: Lease
     stored: StoredPart | None
     at: int
+    there: int
     windows: Slots
+
+    @property
+    def reserved(self) -> int:
+        """Tokens for which room is reserved still."""
+        return self.blocks.tokens.size - max(self.at, self.there)
 
 
 class Saving:
     """Writes to one place: host memory, or the disk. After an error nothing is written there any
-    more; what is stored is still read.
+    more; what is stored is still read, and what must go is still deleted.
 
     under_way: by ticket. written: tokens, since the start. failed: writes that ended early, though
     nobody ended them. error: why nothing is written any more. waits: paths that are stored and the
@@ -85,13 +93,14 @@ class Saving:
     def moved(self, report: Moved) -> None:
         """Blocks are written."""
         saved = self.under_way[report.ticket]
-        before, saved.at = saved.at, report.upto
+        before, reserved = saved.at, saved.reserved
+        saved.at = report.upto
         self.written += saved.at - before
         namespace, key, start = saved.blocks
         size, windows = self._tier.block_tokens, 0
         for at in range(before, saved.at, size) if saved.windows.size else ():
             windows |= int(saved.windows[at - start] != NO_SLOT) << at // size
-        reserved = saved.at - before
+        reserved -= saved.reserved
         self._tier.stored(key, namespace, before, saved.at, reserved=reserved, windows=windows)
 
     def ended(self, report: Ended) -> None:
@@ -135,27 +144,24 @@ class Saving:
         for ticket in self.under_way:
             self._mover.cancel(ticket)
 
-    def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
-        """End the writes of what comes after the first `keep` tokens of a key, before anything else
-        becomes of it, and delete what of it was written.
+    def discard(self, wanted: Wanted, keep: int) -> None:
+        """End the writes that are wanted before anything else becomes of them, and delete what was
+        written after the first `keep` tokens.
         """
-        for ticket, saved in list(self.under_way.items()):
-            own, tokens, _ = saved.blocks
-            if own == namespace and common_prefix(tokens, key) > keep:
-                self._abandon(ticket)
-                start = max(keep - keep % self._tier.block_tokens, saved.blocks.start)
-                self._to_drop.append(Blocks(own, tokens, start))
+        blocks = {ticket: saved.blocks for ticket, saved in self.under_way.items()}
+        for own, tokens, first in map(blocks.__getitem__, self.abandon(wanted)):
+            start = max(keep - keep % self._tier.block_tokens, first)
+            self._to_drop.append(Blocks(own, tokens, start))
 
-    def abandon_all(self) -> list[int]:
-        """Let go of all slots without waiting for the jobs, whose tickets these are."""
-        tickets = list(self.under_way)
-        for ticket in tickets:
-            self._abandon(ticket)
-        return tickets
-
-    def _abandon(self, ticket: int) -> None:
-        self._mover.abandon(ticket)
-        self._end(self.under_way.pop(ticket))
+    def abandon(self, wanted: Wanted) -> list[int]:
+        """Let go of the slots of those wanted without waiting for the jobs, whose tickets these
+        are.
+        """
+        found = [n for n, saved in self.under_way.items() if wanted(*saved.blocks[:2])]
+        for ticket in found:
+            self._mover.abandon(ticket)
+            self._end(self.under_way.pop(ticket))
+        return found
 
     def turn_off(self, error: str) -> None:
         """Write nothing any more, where there is an error."""
@@ -174,10 +180,11 @@ class Saving:
         """Begin to write blocks, if they are still resident and there is room for them."""
         namespace, key, start = blocks
         lease = self._cache.hold(key, namespace, key.size)
-        stored = self._tier.lock(key, namespace, start)
-        fits = lease.cached == key.size and self._tier.length_of(key, namespace) == start
-        saved = _Saved(blocks, lease, stored, start, NO_WINDOWS)
-        if not fits or not self._tier.reserve(key.size - start):
+        there = self._tier.length_of(key, namespace)
+        stored = self._tier.lock(key, namespace, there)
+        saved = _Saved(blocks, lease, stored, start, there, NO_WINDOWS)
+        fits = lease.cached == key.size and there >= start
+        if not fits or not self._tier.reserve(saved.reserved):
             saved.at = key.size  # nothing was reserved
         elif self._dropped():
             ticket = next(self._tickets)
@@ -187,7 +194,7 @@ class Saving:
             job = Write(ticket, _packed(namespace), key, start, slots, saved.windows)
             if self._mover.submit(job):
                 self.under_way[ticket] = saved
-                self._begun += key.size - start
+                self._begun += saved.reserved
                 return
         self._end(saved)
 
@@ -201,7 +208,7 @@ class Saving:
             self._tier.gone(blocks.tokens, blocks.namespace, upto - self._tier.block_tokens)
 
     def _end(self, saved: _Saved) -> None:
-        self._tier.give_back(saved.blocks.tokens.size - saved.at)
+        self._tier.give_back(saved.reserved)
         self._tier.unlock(saved.stored)
         if self._cache.windows is not None:
             self._cache.windows.end_copy(saved.windows)
@@ -210,8 +217,7 @@ class Saving:
     def _dropped(self) -> bool:
         """Have deleted what had to make room; False where that must wait, and so must writing."""
         self._to_drop += self._tier.take_dropped()
-        if not self._to_drop or self.error:
-            self._to_drop = []
+        if not self._to_drop:
             return True
         size = self._tier.block_tokens
         paths = [
@@ -228,8 +234,10 @@ class Saving:
         size = self._tier.block_tokens
         for path in news.added:
             if (namespace := _unpacked(path.namespace)) is not None:
-                upto = path.tokens.size
-                self._tier.stored(path.tokens, namespace, 0, upto, windows=path.windows)
+                known = path.tokens.size
+                self._tier.stored(
+                    path.tokens, namespace, 0, known, windows=path.windows, exact=True
+                )
         for path in news.gone:
             if (namespace := _unpacked(path.namespace)) is not None:
                 self._tier.gone(path.tokens, namespace, path.tokens.size - size)

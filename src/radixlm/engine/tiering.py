@@ -4,7 +4,7 @@ and each is given what is to be written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from radixlm.cache import RadixCache
 from radixlm.cache.places.stored import StoredTier
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.config import DiskWritePolicy
-from radixlm.core.keys import Key
+from radixlm.core.keys import Key, common_prefix
 from radixlm.core.misses import MissReport
 from radixlm.core.moves import Damaged, Ended, Failed, Moved, News, Place, Report
 from radixlm.core.request import Namespace
@@ -31,6 +31,10 @@ SECONDS_PER_TURN = 0.005
 SECONDS_TO_ANSWER = 10.0
 # After that it is asked once more: this process may have stood still, not the disk.
 SECONDS_OF_GRACE = 1.0
+
+
+def _any(_namespace: Hashable, _tokens: Key) -> bool:
+    return True
 
 
 class PlaceStore(NamedTuple):
@@ -76,7 +80,8 @@ class _Floor:
         elif now >= self._heard + SECONDS_TO_ANSWER:
             self._late = now if self._late is None else self._late
             if now >= self._late + SECONDS_OF_GRACE:
-                given_up = [*self.restoring.abandon_all(), *self.saving.abandon_all()]
+                given_up = self.restoring.abandon(_any) + self.saving.abandon(_any)
+                self.restoring.fall_silent()
                 self.lost.update(given_up)
                 self.hung += len(given_up)
                 silence = now - self._heard
@@ -167,9 +172,13 @@ class Tiering:
 
     def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
         """See Tiers."""
+
+        def spoiled(own: Hashable, tokens: Key) -> bool:
+            return own == namespace and common_prefix(tokens, key) > keep
+
         for floor in self.floors:
-            floor.restoring.discard(key, namespace, keep)
-            floor.saving.discard(key, namespace, keep)
+            floor.restoring.abandon(spoiled)
+            floor.saving.discard(spoiled, keep)
 
     def give_way(self, *, alone: bool) -> bool:
         """See Tiers."""
@@ -179,9 +188,9 @@ class Tiering:
         now = self._clock.now()
         if self._asked is None:
             self._asked = now
-            for floor in self.floors:
-                floor.restoring.stop_all()
-                floor.saving.give_way()
+        for floor in self.floors:  # again: one may have begun others while another does not answer
+            floor.restoring.stop_all()
+            floor.saving.give_way()
         return alone or now < self._asked + PATIENCE
 
     @contextmanager
@@ -222,7 +231,7 @@ class Tiering:
                 return
             job.ended(report)
             if of_read:
-                floor.failed_reads += bool(report.absent or report.error)
+                floor.failed_reads += bool(report.absent or report.lacks_windows or report.error)
                 floor.saving.turn_off(report.error)
             return
 

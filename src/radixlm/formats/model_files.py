@@ -95,7 +95,7 @@ class ModelFile:
         return tokenizer_config_of(self.gguf)
 
     def weights(self) -> list[Path]:
-        return [self.path]
+        return self.gguf.paths
 
 
 ModelFiles = ModelFolder | ModelFile

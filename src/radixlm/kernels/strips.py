@@ -20,14 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from radixlm.kernels.vectors import (
-    MOST_LANES,
-    Lanes,
-    emitted,
-    offset,
-    order_of,
-    processor_has,
-)
+from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, offset, order_of, processor_has
 
 _INT64 = ir.IntType(64)
 UNIT_BYTES = 4

@@ -50,9 +50,8 @@ class OpenAI:
         except ImportError:
             raise ConfigError("the OpenAI backend needs `pip install openai`") from None
         self.model_name = model_name
-        self.is_chat_model = model_name not in _TEXT_MODELS
-        if is_chat_model is not None:
-            self.is_chat_model = is_chat_model
+        known = model_name not in _TEXT_MODELS
+        self.is_chat_model = known if is_chat_model is None else is_chat_model
         self._options = {"base_url": base_url, "api_key": api_key, **options}
         self._roles = habit_of(model_name, chat_template_name)
 
@@ -188,8 +187,5 @@ def _piece(response: Any) -> Answer:
         meta["finish_reason"] = {"type": choice.finish_reason}
     usage = getattr(response, "usage", None)
     if usage is not None:
-        meta |= {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-        }
+        meta |= {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
     return Answer(text or "", meta)

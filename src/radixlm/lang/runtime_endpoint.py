@@ -102,10 +102,7 @@ class RuntimeEndpoint:
 
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         hooks = BoundedAnswers(MOST_BYTES).hooks
-        with (
-            _connected(self.base_url),
-            httpx.Client(**self._options, event_hooks=hooks) as client,
-        ):
+        with _connected(self.base_url), httpx.Client(**self._options, event_hooks=hooks) as client:
             return client.request(method, path, **options)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.layers.few_tokens import MOST_TOKENS
 from radixlm.products.compiled import TensorOptions
 
 
@@ -125,26 +126,45 @@ class LongScaling:
 Scaling = LinearScaling | Llama3Scaling | YarnScaling | FactorScaling | LongScaling
 
 
+class QueryFactors(NamedTuple):
+    """Factors of queries that grow with their position, so that attention over long contexts stays
+    sharp (Nakanishi, 2025): 1 + beta log(1 + n), n whole `length`s before position + ahead.
+    """
+
+    beta: float
+    length: int
+    ahead: int = 0
+
+    def at(self, positions: Tensor) -> Tensor:
+        """(tokens,) int64 -> the same, float32."""
+        whole = (positions + self.ahead).div(self.length, rounding_mode="floor")
+        return whole.float().log1p_().mul_(self.beta).add_(1)
+
+
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """Base of the frequencies, and how they are stretched; None: not at all. share: of a head's
-    dimensions, from the first, that turn.
+    dimensions, from the first, that turn. queries: what these are multiplied by; None: nothing.
     """
 
     theta: float
     scaling: Scaling | None = None
     share: float = 1.0
+    queries: QueryFactors | None = None
 
     def turned(self, head_dim: int) -> int:
         """How many dimensions of a head turn."""
         return int(head_dim * self.share)
 
     def within(self, length: int) -> RopeConfig:
-        """The same for requests of `length` tokens."""
-        if not isinstance(self.scaling, LongScaling):
-            return self
-        is_long = length > self.scaling.original_length
-        return replace(self, scaling=replace(self.scaling, is_long=is_long))
+        """The same for requests of up to `length` tokens, prompt and answer."""
+        its, scaling = self, self.scaling
+        if self.queries is not None and length - 1 + self.queries.ahead < self.queries.length:
+            its = replace(its, queries=None)
+        if isinstance(scaling, LongScaling):
+            is_long = length > scaling.original_length
+            its = replace(its, scaling=replace(scaling, is_long=is_long))
+        return its
 
     def short_length(self, context_length: int) -> int | None:
         """Most tokens of requests that turn their keys in another way than those of the whole
@@ -178,16 +198,21 @@ class Rotation(NamedTuple):
     """The rotation of each of a step's tokens, gathered once and used by every layer.
 
     table: (tokens, head_dim), contiguous, of each token the cosines and then the sines of its
-    angles.
+    angles. factors: (tokens,) float32, of each token's queries, see `QueryFactors`; None: 1.
     """
 
     table: Tensor
+    factors: Tensor | None = None
 
     def turned(self, x: Tensor) -> Tensor:
         """x: (tokens, heads, head_dim) -> the same, new: pairs (i, i + head_dim / 2) turned."""
         cos, sin = self.table.unsqueeze(1).chunk(2, dim=-1)
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+    def multiplied(self, q: Tensor) -> Tensor:
+        """Queries (tokens, heads, head_dim) by their factors."""
+        return q if self.factors is None else (q * self.factors[:, None, None]).to(q.dtype)
 
 
 class Rotary:
@@ -206,10 +231,20 @@ class Rotary:
             if rope is not None and (short := rope.short_length(context_length)) is not None:
                 table = torch.cat((table, _table(rope, head_dim, short)))
         self._table = table.to(dtype=options.dtype, device=options.device)
+        self._queries = None if rope is None else rope.within(context_length).queries
+        self._factors: Tensor | None = None
 
     def at(self, positions: Tensor, out: Tensor | None = None) -> Rotation:
-        """The rotations of `positions` (tokens,) int64, rows of the table. out: memory for them."""
-        return Rotation(torch.index_select(self._table, 0, positions, out=out))
+        """The rotations of `positions` (tokens,) int64, each in [0, context_length). out: memory
+        for their table; then factors have always the same, too.
+        """
+        table = torch.index_select(self._table, 0, positions, out=out)
+        factors = None if self._queries is None else self._queries.at(positions)
+        if out is not None and factors is not None:
+            if self._factors is None:
+                self._factors = factors.new_empty(MOST_TOKENS)
+            factors = self._factors[: factors.numel()].copy_(factors)
+        return Rotation(table, factors)
 
 
 def _table(rope: RopeConfig | None, head_dim: int, context_length: int) -> Tensor:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +44,14 @@ class StoreStats:
     read_blocks: int = 0
     written_blocks: int = 0
     damaged: int = 0
+
+
+class _Written(NamedTuple):
+    """A block whose bytes are in its slot. record: what was there before; empty for none."""
+
+    row: Row
+    born: int
+    record: bytes = b""
 
 
 class DiskStore:
@@ -133,17 +142,29 @@ class DiskStore:
     def put(self, blocks: Iterable[StoredBlock]) -> int:
         """Store blocks, each after those before it on its path; all are on disk at the end. Returns
         how many, from the first on, are stored now: the next one's parent is not, or there is no
-        room for it. blocks: each is asked for when those before it are written.
+        room for it. blocks: each is asked for when those before it are written. An error, theirs
+        as well, leaves what was stored before.
         """
         self._file.check()
-        with self._index.writing():
+        written: list[_Written] = []
+
+        def undo() -> None:
+            for row, _, record in written:
+                self._file.restore_record(row.slot, record)
+
+        with self._index.writing(undo):
             count, before = 0, None
             keys: list[bytes] = []
             for block in blocks:
                 keys = self._keys_after(before, keys, block)
-                if not self._put(block, keys):
+                if not self._put(block, keys, written):
                     break
                 count, before = count + 1, block
+            # Not before: the end of `blocks` may say that what was written is not theirs.
+            for row, born, _ in written:
+                record = Record(row.parent, row.namespace, row.tokens, row.sum, born)
+                whole = packed(self._identity.digest, self.block_tokens, record)
+                self._file.write_record(row.slot, whole)
             self._file.sync()
         self.stats.written_blocks += count
         return count
@@ -161,7 +182,7 @@ class DiskStore:
             return [*keys, key_after(keys[-1], own.tobytes())]
         return keys_of(self._identity, block.namespace, block.tokens)
 
-    def _put(self, block: StoredBlock, keys: list[bytes]) -> bool:
+    def _put(self, block: StoredBlock, keys: list[bytes], written: list[_Written]) -> bool:
         *_, parent, key = keys
         first = len(keys) == 2
         if key in self._unreadable:
@@ -169,7 +190,7 @@ class DiskStore:
             self._unreadable.discard(key)
         known = self._index.row(self._identity, key)
         if known is not None:
-            self._add_windows(block, key, known)
+            self._add_windows(block, key, known, written)
             return True
         if not first and self._index.row(self._identity, parent) is None:
             return False
@@ -181,24 +202,18 @@ class DiskStore:
             return False
         total = self._file.write(slot, key, block.parts)
         row = Row(parent, namespace, tokens, slot, total)
-        self._record(row, self._index.add(self._identity, key, row))
+        written.append(_Written(row, self._index.add(self._identity, key, row)))
         return True
 
-    def _record(self, row: Row, born: int) -> None:
-        record = Record(row.parent, row.namespace, row.tokens, row.sum, born)
-        self._file.write_record(row.slot, packed(self._identity.digest, self.block_tokens, record))
-
-    def _add_windows(self, block: StoredBlock, key: bytes, row: Row) -> None:
+    def _add_windows(
+        self, block: StoredBlock, key: bytes, row: Row, written: list[_Written]
+    ) -> None:
         """A block that is stored without those of layers with a window gets them."""
-        if row.is_sound and self._lacks(row, block.parts):
+        if row.is_sound and self.lacks(row, block.parts):
+            record = self._file.read_record(row.slot)
             sums = row.sum + self._file.write(row.slot, key, block.parts, only_windows=True)
             row = row._replace(sum=sums)
-            self._record(row, self._index.replace(self._identity, key, row))
-
-    def get(self, path: StoredPath, into: Parts) -> bool:
-        """Read a block into these parts. False: it is not stored, and `into` may hold anything."""
-        start = path.tokens.size - self.block_tokens
-        return self.reader(path, start).next(into)
+            written.append(_Written(row, self._index.replace(self._identity, key, row), record))
 
     def reader(self, path: StoredPath, start: int) -> DiskReader:
         """Reads the blocks of a path one by one; start: where the first begins."""
@@ -221,11 +236,13 @@ class DiskStore:
         return row
 
     def read(self, path: StoredPath, keys: Sequence[bytes], number: int, into: Parts) -> bool:
-        """Read the block `number`, as `get` does."""
+        """Read the block `number` into these parts. False: it is not stored, and `into` may hold
+        anything.
+        """
         key = keys[number + 1]
         for _ in range(_TRIES):
             row = self.find(path, keys, number)
-            if row is None or self._lacks(row, into):
+            if row is None or self.lacks(row, into):
                 return False
             if self.fetch(row, key, into):
                 return True
@@ -239,7 +256,7 @@ class DiskStore:
         """Read the bytes of a row. False: they are not what was written, or less than is asked for,
         or, where it does not wait for the disk, not in the system's memory.
         """
-        if not row.is_sound or self._lacks(row, into):
+        if not row.is_sound or self.lacks(row, into):
             return False
         found = self._file.read(row.slot, key, into, waits=waits)
         if found is None or row.sum[: len(found)] != found:
@@ -247,14 +264,10 @@ class DiskStore:
         self.stats.read_blocks += 1
         return True
 
-    def _lacks(self, row: Row, into: Parts) -> bool:
+    def lacks(self, row: Row, into: Parts) -> bool:
         """Whether more is to be read than is stored: those of layers with a window, too."""
-        return row.sums == 1 and self._is_whole(into)
-
-    def _is_whole(self, parts: Parts) -> bool:
-        """Whether these are of a block with what layers with window slots have of it."""
-        whole = sum(part.nbytes for part in parts) == self.block_bytes
-        return whole and self._file.window_bytes > 0
+        windows = row.sums == 1 and self._file.window_bytes > 0
+        return windows and sum(part.nbytes for part in into) == self.block_bytes
 
     def _lose(self, key: bytes, row: Row) -> None:
         """A damaged block: deleted, so that it is written again; if need be only forgotten."""
@@ -274,7 +287,7 @@ class DiskStore:
         there = self._file.slots()
         for slot in slots:
             if slot is not None and slot < there:
-                self._file.clear(slot)
+                self._file.restore_record(slot)
         return len(slots)
 
     def sound(self, key: bytes, into: Parts, *, delete: bool = False) -> bool | None:
@@ -353,13 +366,18 @@ class DiskReader:
         self._keys = store.keys(path)
         self._number = number
         self._compared = False
+        self.lacks_windows = False
 
     def next(self, into: Parts) -> bool:
         """See Reader of `stores`."""
-        if not self._begun() or not self._store.read(self._path, self._keys, self._number, into):
+        if not self._begun():
             return False
-        self._number += 1
-        return True
+        if self._store.read(self._path, self._keys, self._number, into):
+            self._number += 1
+            return True
+        row = self._store.find(self._path, self._keys, self._number)
+        self.lacks_windows = row is not None and self._store.lacks(row, into)
+        return False
 
     def at_hand(self) -> Callable[[Parts], bool] | None:
         """See Reader of `stores`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
@@ -81,25 +82,34 @@ class HostStore:
         count = 0
         last: Block[BlockSlots] | None = None
         held: _HeldBlock | None = None
-        for block in blocks:
-            path, start = StoredPath(*block[:2]), block.tokens.size - self.block_tokens
-            follows = last is not None and last.namespace == block.namespace
-            if last is None or not (follows and np.array_equal(last.tokens, path.tokens[:start])):
-                held = self.find(path, start)
-            held = None if held is None else self._put(held, self.name(path, start), block.parts)
-            if held is None:
-                break
-            count, last = count + 1, block
+        with ExitStack() as undo:
+            for block in blocks:
+                path, start = StoredPath(*block[:2]), block.tokens.size - self.block_tokens
+                follows = last is not None and last.namespace == block.namespace
+                if last is None or not (
+                    follows and np.array_equal(last.tokens, path.tokens[:start])
+                ):
+                    held = self.find(path, start)
+                if held is not None:
+                    held = self._put(held, self.name(path, start), block.parts, undo)
+                if held is None:
+                    break
+                count, last = count + 1, block
+            undo.pop_all()
         return count
 
-    def _put(self, parent: _HeldBlock, name: bytes, at: BlockSlots) -> _HeldBlock | None:
+    def _put(
+        self, parent: _HeldBlock, name: bytes, at: BlockSlots, undo: ExitStack
+    ) -> _HeldBlock | None:
         """None: there is no room."""
         held = parent.after.get(name)
         if held is None and self._free:
             held = parent.after[name] = _HeldBlock(self._free.pop())
+            undo.callback(self._delete, parent, name)
             self._blocks.pack(at.slots, self._memory[held.row], at.windows)
             held.windows = in_windows(at.windows)
         elif held is not None and in_windows(at.windows) and not held.windows:
+            undo.callback(setattr, held, "windows", False)
             self._blocks.pack_windows(at.windows, self._memory[held.row])
             held.windows = True
         return held
@@ -114,13 +124,17 @@ class HostStore:
         for path in paths:
             start = path.tokens.size - self.block_tokens
             parent = self.find(path, start)
-            first = None if parent is None else parent.after.pop(self.name(path, start), None)
-            gone = [] if first is None else [first]
-            while gone:
-                held = gone.pop()
-                self._free.append(held.row)
-                gone += held.after.values()
+            if parent is not None:
+                self._delete(parent, self.name(path, start))
         return before - len(self)
+
+    def _delete(self, parent: _HeldBlock, name: bytes) -> None:
+        first = parent.after.pop(name, None)
+        gone = [] if first is None else [first]
+        while gone:
+            held = gone.pop()
+            self._free.append(held.row)
+            gone += held.after.values()
 
     def index(self) -> Iterator[StoredPath]:
         """The paths that are stored when it begins: none."""
@@ -154,12 +168,16 @@ class HostReader:
         self._path = path
         self._at = start
         self._held = store.find(path, start)
+        self.lacks_windows = False
 
     def next(self, into: BlockSlots) -> bool:
         """See Reader."""
         name = self._store.name(self._path, self._at)
         self._held = None if self._held is None else self._held.after.get(name)
-        if self._held is None or (in_windows(into.windows) and not self._held.windows):
+        if self._held is None:
+            return False
+        self.lacks_windows = in_windows(into.windows) and not self._held.windows
+        if self.lacks_windows:
             return False
         self._at += self._store.block_tokens
         self._store.found = self._held.row

@@ -142,12 +142,13 @@ class BlockFile:
         with _errors_of(self.path):
             return os.pread(self._fd, self._record_bytes, self._record_at(slot))
 
-    def clear(self, slot: int) -> None:
-        """Leave no record of a block that is deleted. Where the disk does not let us, an index that
-        is made anew has it once more: what is read of it is compared as ever.
+    def restore_record(self, slot: int, record: bytes = b"") -> None:
+        """Leave the record that was there before, or none of a block that is deleted. Where the
+        disk does not let us, an index that is made anew has it once more: what is read of it is
+        compared as ever.
         """
         with suppress(OSError):
-            os.pwrite(self._fd, bytes(self._record_bytes), self._record_at(slot))
+            os.pwrite(self._fd, record.ljust(self._record_bytes, b"\0"), self._record_at(slot))
 
     def _record_at(self, slot: int) -> int:
         return slot * self.slot_bytes + self.block_bytes

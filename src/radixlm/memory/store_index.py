@@ -10,7 +10,7 @@ import secrets
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -125,9 +125,11 @@ class StoreIndex:
         self._base.close()
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """All or nothing, on disk at the end; other processes wait with their writes."""
-        with self._errors(), self._transaction():
+    def writing(self, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """All or nothing, on disk at the end; other processes wait with their writes, and after an
+        error for `undo`.
+        """
+        with self._errors(), self._transaction(undo):
             yield
 
     def identities(self) -> list[Identity]:
@@ -352,11 +354,10 @@ class StoreIndex:
     ) -> int:
         """Others look up what is stored; what is not has to be said."""
         sql = "INSERT INTO log VALUES (NULL, ?, ?, ?, ?, ?, ?) RETURNING number"
-        row = (self.writer, identity.id, key, parent, namespace, tokens)
-        number = self._number(sql, *row)
+        number = self._number(sql, self.writer, identity.id, key, parent, namespace, tokens)
         widest = 4 * identity.block_tokens + _LOGGED_NAMESPACE + ROW_BYTES
-        rows = max(1, min(LOG_ROWS, LOG_BYTES // widest))
-        self._base.execute("DELETE FROM log WHERE number <= ?", (number - rows,))
+        oldest = number - max(1, min(LOG_ROWS, LOG_BYTES // widest))
+        self._base.execute("DELETE FROM log WHERE number <= ?", (oldest,))
         return number
 
     def _all(self, sql: str, *values: object) -> list[Any]:
@@ -370,13 +371,14 @@ class StoreIndex:
         return value
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
         self._base.execute("BEGIN IMMEDIATE")
         try:
             yield
             self._base.execute("COMMIT")
         except BaseException:
             if self._base.in_transaction:
+                undo()
                 self._base.execute("ROLLBACK")
             raise
 

@@ -54,9 +54,11 @@ class Carrier(Protocol[P_co]):
 class Reader(Protocol[P_contra]):
     """The blocks of a path, one after the other."""
 
+    lacks_windows: bool
+
     def next(self, into: P_contra, /) -> bool:
-        """Read the next block; False: it is not stored, nor is what follows, or the part of layers
-        with a window is not that is asked for.
+        """Read the next block; False: it is not stored, nor is what follows, or `lacks_windows`:
+        the part of layers with a window is not that is asked for.
         """
 
     def at_hand(self) -> Callable[[P_contra], bool] | None:
@@ -79,7 +81,7 @@ class Store(Protocol[P_contra]):
         """Store blocks, each after those before it on its path. Returns how many, from the first
         on, are stored now: the next one's parent is not, or there is no room for it. blocks: each
         is asked for when those before it are written. One that is stored without the part of
-        layers with a window gets it.
+        layers with a window gets it. An error, theirs as well, leaves what was stored before.
         """
 
     def reader(self, path: StoredPath, start: int, /) -> Reader[P_contra]:

@@ -44,6 +44,10 @@ class _AbandonedError(Exception):
     """The slots of the job at hand are others' by now."""
 
 
+class _LacksWindowsError(Exception):
+    """A block is stored without the part of layers with a window."""
+
+
 class Transfers(threading.Thread, Generic[P]):
     """Runs jobs, reads before writes, else in the order in which they came. Owns the store; each
     store has a thread of its own.
@@ -151,7 +155,7 @@ class Transfers(threading.Thread, Generic[P]):
 
     def _moves(self, job: Read | Write) -> Iterator[None]:
         """Run a job, reporting; each turn is a block or a transaction."""
-        upto, end, error = job.start, job.start + job.slots.size, ""
+        upto, end, error, lacks = job.start, job.start + job.slots.size, "", False
         cancelled = job.ticket in self._cancelled | self._abandoned
         try:
             moved = self._read(job) if isinstance(job, Read) else self._write(job)
@@ -165,6 +169,8 @@ class Transfers(threading.Thread, Generic[P]):
                 cancelled = job.ticket in self._cancelled | self._abandoned
         except _AbandonedError:
             cancelled = True
+        except _LacksWindowsError:
+            lacks = True
         except DiskStoreError as failed:
             error = str(failed)
         except Exception as failed:
@@ -176,8 +182,8 @@ class Transfers(threading.Thread, Generic[P]):
         if self._store.damaged != self._damaged:
             self._damaged = self._store.damaged
             self._send(Damaged(self._damaged))
-        absent = upto < end and not cancelled and not error
-        self._send(Ended(job.ticket, upto, absent, cancelled, error))
+        absent = upto < end and not (cancelled or error or lacks)
+        self._send(Ended(job.ticket, upto, absent, cancelled, error, lacks))
 
     def _read(self, job: Read) -> Iterator[int]:
         size = self._blocks.block_tokens
@@ -186,6 +192,8 @@ class Transfers(threading.Thread, Generic[P]):
             slots, windows = job.slots[at : at + size], job.windows[at : at + size]
             if not self._at_hand(job, reader, slots, windows):
                 if not reader.next(self._blocks.target(windows)):
+                    if reader.lacks_windows:
+                        raise _LacksWindowsError
                     return
                 with self._touching:
                     self._check(job)
@@ -206,13 +214,7 @@ class Transfers(threading.Thread, Generic[P]):
         most = size * max(1, min(MOST_BLOCKS, MOST_BYTES // self._blocks.nbytes))
         for first in range(0, job.slots.size, most):
             stop = min(first + most, job.slots.size)
-            try:
-                stored = self._store.put(self._sources(job, range(first, stop, size)))
-            except _AbandonedError:
-                # A store without transactions may have one with other tokens' values.
-                path = job.tokens[: job.start + first + size]
-                self._store.delete([StoredPath(job.namespace, path)])
-                raise
+            stored = self._store.put(self._sources(job, range(first, stop, size)))
             if stored:
                 yield job.start + first + stored * size
             if first + stored * size < stop:

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.linear import Linear, Quantize
 from radixlm.layers.split import Split
-from radixlm.models.decoder import CausalLM
+from radixlm.models.decoder import CausalLM, described
 from radixlm.models.folds import Folded
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.parts import PartCheckpoint, part_of
@@ -130,36 +130,10 @@ def _with_own_head(checkpoint: Checkpoint, config: ModelConfig) -> ModelConfig:
     return replace(config, tie_word_embeddings=False)
 
 
-def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
-    """The weights that `config` asks for, without memory, so that whatever it says costs nothing.
-
-    stored: how many tensors there are, of which each layer has some.
-    """
-    if config.n_layers > stored:
-        raise CheckpointError(
-            f"the model's config asks for {config.n_layers} layers (num_hidden_layers), "
-            f"but the files hold {stored} tensors"
-        )
-    experts = config.traits.experts
-    if experts is not None and experts.number > stored:
-        raise CheckpointError(
-            f"the model's config asks for {experts.number} experts, but the files hold weights of "
-            f"at most {stored}"
-        )
-    nowhere = torch.device("meta")
-    try:
-        with nowhere:
-            return CausalLM(config, dtype=torch.float32, device=nowhere).weights()
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"the model's config asks for weights that can not be: {error}"
-        ) from None
-
-
 def _matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     """The stored tensors that fill the weights: each exactly once and of the right shape."""
     stored = checkpoint.shapes
-    weights = _described(config, len(stored))
+    weights = described(config, len(stored))
     missing = [name for name in weights if name not in stored]
     if missing:
         raise CheckpointError(f"the checkpoint lacks {listed(missing)}")

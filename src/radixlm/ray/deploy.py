@@ -27,8 +27,8 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, counted
 from radixlm.core.signals import EndOnce
 from radixlm.ray.deployment import APP, build, on_one_machine
-from radixlm.ray.desk import Desk
 from radixlm.ray.private_ray import check_token, folder_for_sessions
+from radixlm.ray.router_handle import RouterHandle
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, check_certificate
 
@@ -98,7 +98,7 @@ def deployed(
         if is_ours and (address is None or since in (None, _deployed_since())):
             end = serve.shutdown if address is None else partial(serve.delete, APP)
             _within(_SECONDS_TO_END, end)
-            _within(_SECONDS_TO_END, Desk(APP).end)
+            _within(_SECONDS_TO_END, RouterHandle(APP).end)
         elif before is not None and since is None:
             _logger.warning(
                 "the application that was on the cluster is not ended; its replicas may be "

@@ -32,7 +32,9 @@ MOST_REPLICAS = 256
 # Ours are the limits: see --max-queued-requests. Ray's are above all that these let in.
 _BEYOND = 2
 _HEALTH_EVERY_SECONDS, _HEALTH_PATIENCE_SECONDS = 2.0, 10.0
-_DRAIN_SECONDS = 600.0
+_DRAINING = MappingProxyType(
+    {"graceful_shutdown_timeout_s": 600.0, "graceful_shutdown_wait_loop_s": 0.5}
+)
 # In a config file, and for `serve start`, they are Ray Serve's own.
 _RAYS = frozenset({"host", "port", "ssl_keyfile", "ssl_certfile", "keep_alive_timeout"})
 _SCALE: Mapping[str, Callable[[Any], float]] = MappingProxyType(
@@ -62,16 +64,13 @@ def build(
     room = _BEYOND * config.max_queued_requests
     scaled: dict[str, Any] = {"num_replicas": replicas}
     if most > replicas:
-        scaled = {
-            "autoscaling_config": AutoscalingConfig(
-                min_replicas=replicas,
-                max_replicas=most,
-                target_ongoing_requests=config.max_running_requests,
-                policy=AutoscalingPolicy(
-                    policy_function=f"{by_queues.__module__}:{by_queues.__name__}"
-                ),
-            )
-        }
+        scaling = AutoscalingConfig(
+            min_replicas=replicas,
+            max_replicas=most,
+            target_ongoing_requests=config.max_running_requests,
+            policy=AutoscalingPolicy(policy_function=_place(by_queues)),
+        )
+        scaled = {"autoscaling_config": scaling}
     deployed: Any = serve.deployment  # its types know the decorator alone
     replica = deployed(Replica).options(
         name="replica",
@@ -79,11 +78,8 @@ def build(
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus},
         health_check_period_s=_HEALTH_EVERY_SECONDS,
         health_check_timeout_s=_HEALTH_PATIENCE_SECONDS,
-        graceful_shutdown_timeout_s=_DRAIN_SECONDS,
-        graceful_shutdown_wait_loop_s=0.5,
-        request_router_config={
-            "request_router_class": f"{TokenRouter.__module__}:{TokenRouter.__name__}",
-        },
+        request_router_config={"request_router_class": _place(TokenRouter)},
+        **_DRAINING,
         **scaled,
     )
     ingress = deployed(serve.ingress()(Ingress)).options(
@@ -91,14 +87,17 @@ def build(
         max_ongoing_requests=room * most,
         max_surge_percent=100,  # the old one answers until the new one has found its model
         ray_actor_options={"num_cpus": 0},
-        graceful_shutdown_timeout_s=_DRAIN_SECONDS,
-        graceful_shutdown_wait_loop_s=0.5,
+        **_DRAINING,
     )
     version = _version_of(config)
     bound: Application = ingress.bind(
         replica.bind(config, settings.otlp_endpoint, version), settings, version
     )
     return bound
+
+
+def _place(made: type | Callable[..., Any]) -> str:
+    return f"{made.__module__}:{made.__name__}"
 
 
 def _check(config: EngineConfig, settings: ServerConfig, replicas: int, most: int) -> None:

@@ -1,4 +1,4 @@
-"""The way in: our server's routes over a fleet, as Ray Serve runs them."""
+"""The way in: our server's routes over several replicas, as Ray Serve runs them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from starlette.types import ASGIApp
 
 from radixlm.assembly.loading import texts_of
 from radixlm.formats.model_files import files_of
-from radixlm.ray.desk import Desk
-from radixlm.ray.fleet import Fleet
 from radixlm.ray.replica import Described
-from radixlm.ray.router_routes import ROUTES, replica_metrics
+from radixlm.ray.replicated_engine import ReplicatedEngine
+from radixlm.ray.router_handle import RouterHandle
+from radixlm.ray.router_routes import replica_metrics, routes_over
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.logs import log_to_stderr
@@ -44,25 +44,25 @@ class Ingress:
         files = files_of(resolve_model(described.config.model))
         tokenizer, template = texts_of(described.config, files)
         self._settings = settings
-        desk = Desk(serve.get_replica_context().app_name)
-        self._fleet = Fleet(replicas, desk, described, tokenizer, template)
-        await self._fleet.ready()
+        router = RouterHandle(serve.get_replica_context().app_name)
+        self._engine = ReplicatedEngine(replicas, router, described, tokenizer, template)
+        await self._engine.ready()
         self._ending = contextlib.ExitStack()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        settings, fleet = self._settings, self._fleet
+        settings, engine = self._settings, self._engine
         return create_app(
-            fleet,
-            served_model_name=settings.served_model_name or fleet.info.name,
+            engine,
+            served_model_name=settings.served_model_name or engine.info.name,
             config=settings,
             responses=self._ending.enter_context(stored_responses(settings)),
             recorder=self._ending.enter_context(recording(settings)),
             tracing=self._ending.enter_context(traced(settings)),
-            more_routes=ROUTES,
-            more_metrics=lambda: replica_metrics(fleet.replicas()),
+            more_routes=routes_over(engine),
+            more_metrics=lambda: replica_metrics(engine.replicas()),
         )
 
     async def __del__(self) -> None:
         if hasattr(self, "_ending"):
             self._ending.close()
-            await self._fleet.close()
+            await self._engine.close()

@@ -21,9 +21,9 @@ from radixlm.engine.adapter_names import Adapter
 from radixlm.engine.input_processor import Prompt
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.ray.autoscaling import RUNNING, WAITING
-from radixlm.ray.desk import Desk
 from radixlm.ray.replica_calls import ReplicaDiedError
 from radixlm.ray.reporter import Reporter
+from radixlm.ray.router_handle import RouterHandle
 from radixlm.routing import ReplicaChoice
 from radixlm.server.http.tracing import Tracing
 
@@ -55,7 +55,7 @@ class Replica:
         self.name = context.replica_id.unique_id
         self._tracing = otlp_endpoint and Tracing(otlp_endpoint, instance=self.name)
         self._engine = AsyncEngine.from_config(config)
-        self._reporter = Reporter(self.name, self._engine, Desk(context.app_name))
+        self._reporter = Reporter(self.name, self._engine, RouterHandle(context.app_name))
         self._reporter.start()
 
     def check_health(self) -> None:

@@ -86,7 +86,7 @@ def _sound(item: Any) -> Any:
     return item
 
 
-class FleetViewer:
+class ReplicaViewer:
     """Follows one replica's tree. dropped: not counted here; the replica shows a whole scene.
 
     watch: begins to. A replica ends it after a while, so that it can leave; then it begins anew,

@@ -12,8 +12,8 @@ from radixlm.assembly import AsyncEngine
 from radixlm.core.errors import EngineDeadError
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import GenerateRequest
-from radixlm.ray.desk import Desk
-from radixlm.routing import ReportBook
+from radixlm.ray.router_handle import RouterHandle
+from radixlm.routing import Report, ReportBuffer
 
 _logger = logging.getLogger("radixlm.ray")
 
@@ -26,15 +26,12 @@ class Reporter:
     as soon as the last report is taken; and every second that it is there.
     """
 
-    def __init__(self, name: str, engine: AsyncEngine, desk: Desk) -> None:
-        self._name, self._engine, self._desk = name, engine, desk
-        self._book = ReportBook(
-            name,
-            engine.info.kv_tokens,
-            engine.limits.capacity,
-            engine.tokenizer.digest,
-            frozenset(adapter.adapter_id for adapter in engine.adapters.named.values()),
-        )
+    def __init__(self, name: str, engine: AsyncEngine, router: RouterHandle) -> None:
+        self._name, self._engine, self._router = name, engine, router
+        adapters = frozenset(each.adapter_id for each in engine.adapters.named.values())
+        sizes, tokenizer = (engine.info.kv_tokens, engine.limits.capacity), engine.tokenizer.digest
+        blank = Report(name, *sizes, tokenizer=tokenizer, adapters=adapters)
+        self._buffer = ReportBuffer(blank)
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -47,19 +44,19 @@ class Reporter:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._desk.leave(self._name)
-        await self._desk.close()
+        await self._router.leave(self._name)
+        await self._router.close()
 
     def arrived(self, request: GenerateRequest) -> None:
-        self._book.arrived(request)
+        self._buffer.arrived(request)
 
     def began(self, request: GenerateRequest) -> None:
         """Note that a request has its first token."""
-        self._book.began(request)
+        self._buffer.began(request)
         self._changed.set()
 
     def ended(self, request: GenerateRequest, answer_tokens: int | None) -> None:
-        self._book.ended(request, answer_tokens)
+        self._buffer.ended(request, answer_tokens)
         self._changed.set()
 
     async def _report(self) -> None:
@@ -71,18 +68,17 @@ class Reporter:
             finally:
                 following.cancel()
                 [failed] = await asyncio.gather(following, return_exceptions=True)
-                self._book.begin_again()
+                self._buffer.begin_again()
             if isinstance(failed, Exception):
                 _logger.error("the tree can not be followed, and is looked at anew: %s", failed)
                 await asyncio.sleep(_SECONDS_AT_MOST)
-        await self._desk.leave(self._name)
+        await self._router.leave(self._name)
 
     def _is_alive(self) -> bool:
-        try:
+        with suppress(EngineDeadError):
             self._engine.health()
-        except EngineDeadError:
-            return False
-        return True
+            return True
+        return False
 
     async def _report_while_all_is_known(self, following: asyncio.Task[None]) -> None:
         """Report until something was missed. A router that knows nothing waits for the whole tree,
@@ -99,12 +95,12 @@ class Reporter:
                 return
             if loop.time() - whole_at >= _SECONDS_AT_MOST:
                 whole_at = loop.time()
-                report = self._book.take_whole(self._engine.stats())
+                report = self._buffer.take_whole(self._engine.stats())
             else:
-                report = self._book.take()
-            whole_reported = self._book.whole_reported
+                report = self._buffer.take()
+            whole_reported = self._buffer.whole_reported
             try:
-                if not await self._desk.ask("report", report) and whole_reported:
+                if not await self._router.ask("report", report) and whole_reported:
                     return
             except RayError as error:
                 _logger.warning("the router is away: %s", error)
@@ -116,5 +112,5 @@ class Reporter:
         with suppress(EngineDeadError), closing(self._engine.watch(TreeQuery(), own=True)) as seen:
             while True:
                 sight = await seen.next()
-                if sight.tree is not None and self._book.shown(sight.tree):
+                if sight.tree is not None and self._buffer.shown(sight.tree):
                     self._changed.set()

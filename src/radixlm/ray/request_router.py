@@ -13,7 +13,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, R
 
 from radixlm.core.errors import QueueFullError
 from radixlm.core.request import GenerateRequest
-from radixlm.ray.desk import Desk
+from radixlm.ray.router_handle import RouterHandle
 
 _logger = logging.getLogger("radixlm.ray")
 
@@ -35,7 +35,7 @@ class TokenRouter(RequestRouter):
     def initialize_state(self, **kwargs: Any) -> None:
         """Ray Serve calls it once, with nothing."""
         super().initialize_state(**kwargs)  # type: ignore[no-untyped-call]
-        self._desk = Desk(self._deployment_id.app_name)
+        self._router = RouterHandle(self._deployment_id.app_name)
         self._ask_again_at = 0.0
 
     @property
@@ -58,7 +58,6 @@ class TokenRouter(RequestRouter):
                     await asyncio.sleep(_SECONDS_BETWEEN)
                     return []
                 _logger.warning("any replica is taken: %s", error)
-                pending_request.kwargs["choice"] = None
         if chosen in by_name:
             return [[by_name[chosen]]]
         return [random.sample(candidate_replicas, min(2, len(candidate_replicas)))]
@@ -71,10 +70,10 @@ class TokenRouter(RequestRouter):
         request = pending.args[0] if pending.args else None
         if named is not None or not isinstance(request, GenerateRequest):
             return named
+        pending.kwargs["choice"] = None
         if self._event_loop.time() < self._ask_again_at:
-            pending.kwargs["choice"] = None
             return None
-        asked = self._desk.ask(
+        asked = self._router.ask(
             "choose",
             request.request_id,
             request.namespace,
@@ -91,7 +90,6 @@ class TokenRouter(RequestRouter):
             _logger.warning("the router does not answer, so any replica is taken: %s", error)
             if isinstance(error, TimeoutError):
                 self._ask_again_at = self._event_loop.time() + _SECONDS_NOT_ASKED
-            pending.kwargs["choice"] = None
             return None
         pending.kwargs["choice"] = choice
         return str(choice.replica)
@@ -99,4 +97,4 @@ class TokenRouter(RequestRouter):
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """The router forgets it at once."""
         super().on_replica_actor_died(replica_id)
-        self._event_loop.create_task(self._desk.leave(replica_id.unique_id))
+        self._event_loop.create_task(self._router.leave(replica_id.unique_id))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Annotated, cast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
@@ -14,8 +14,8 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from radixlm.core.errors import EngineDeadError, QueueFullError
-from radixlm.ray.fleet import Fleet
-from radixlm.routing import Prefix, Reported
+from radixlm.ray.replicated_engine import ReplicatedEngine
+from radixlm.routing import Offer, Prefix, ReplicaStatus
 from radixlm.server.bodies.protocol import CacheParams
 from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.routes import Route, noted
@@ -49,21 +49,9 @@ class ReplicasOut(TypedDict):
     replicas: list[ReplicaOut]
 
 
-class OfferOut(TypedDict):
-    """cached_tokens: that it holds or is computing; coming_tokens: those that it is computing.
-    queue_tokens: what is ahead of it. cost: the least one is chosen.
-    """
-
-    replica: str
-    cached_tokens: int
-    coming_tokens: int
-    queue_tokens: float
-    cost: float
-
-
 class OffersOut(TypedDict):
     prompt_tokens: int
-    offers: list[OfferOut]
+    offers: list[Offer]
 
 
 class PrefixOut(TypedDict):
@@ -105,61 +93,44 @@ class RouteBody(CacheParams):
     prompt: Annotated[str | list[int], Field(min_length=1)]
 
 
-router = APIRouter(route_class=Route)
+def routes_over(engine: ReplicatedEngine) -> list[Route]:
+    """The routes to what the router of this engine knows."""
+    router = APIRouter(route_class=Route)
 
+    @router.get("/router/replicas", response_model=ReplicasOut, responses=noted(admin=True))
+    async def replicas(request: Request) -> Response:
+        """All replicas, and what is queued and cached there."""
+        service_of(request).check_admin(request)
+        return JSONResponse({"replicas": [_replica_out(each) for each in engine.replicas()]})
 
-@router.get("/router/replicas", response_model=ReplicasOut, responses=noted(admin=True))
-async def replicas(request: Request) -> Response:
-    """All replicas, and what is queued and cached there."""
-    service = service_of(request)
-    service.check_admin(request)
-    fleet = cast("Fleet", service.engine)
-    return JSONResponse({"replicas": [_replica_out(each) for each in fleet.replicas()]})
+    @router.get(
+        "/router/prefixes",
+        response_model=PrefixesOut,
+        responses=noted(EngineDeadError, QueueFullError, admin=True),
+    )
+    async def prefixes(request: Request, params: Annotated[PrefixParams, Query()]) -> Response:
+        """List which prefix lives where: the heaviest branches of what all replicas hold."""
+        service, query = service_of(request), replace(seen_by(request), max_nodes=params.limit)
+        found = await engine.prefixes(query)
+        writer = tree_nodes.NodeWriter(engine.tokenizer, within=query.within)
+        shown = await service.pages.run(lambda: [_prefix_out(e, writer) for e in found.prefixes])
+        out: PrefixesOut = {"nodes": found.nodes, "looked_at": found.looked_at, "prefixes": shown}
+        return JSONResponse(out)
 
+    @router.post(
+        "/router/explain",
+        response_model=OffersOut,
+        responses=noted(EngineDeadError, example={"prompt": "The capital of France is"}),
+    )
+    async def explain(request: Request, body: RouteBody) -> Response:
+        """Explain where a prompt would go, and what it would cost each replica; it is not run."""
+        service, tenant = service_of(request), tenant_of(request)
+        key = service.key(body.prompt, add_special_tokens=True, param="prompt")
+        namespace = service.isolated(service.namespace_of(body), tenant)
+        offers = sorted(await engine.offers(namespace, key), key=lambda offer: offer.cost)
+        return JSONResponse({"prompt_tokens": key.size, "offers": list(map(asdict, offers))})
 
-@router.get(
-    "/router/prefixes",
-    response_model=PrefixesOut,
-    responses=noted(EngineDeadError, QueueFullError, admin=True),
-)
-async def prefixes(request: Request, params: Annotated[PrefixParams, Query()]) -> Response:
-    """List which prefix lives where: the heaviest branches of what all replicas hold."""
-    service, query = service_of(request), replace(seen_by(request), max_nodes=params.limit)
-    found = await cast("Fleet", service.engine).prefixes(query)
-    writer = tree_nodes.NodeWriter(service.engine.tokenizer, within=query.within)
-    shown = await service.pages.run(lambda: [_prefix_out(e, writer) for e in found.prefixes])
-    out: PrefixesOut = {"nodes": found.nodes, "looked_at": found.looked_at, "prefixes": shown}
-    return JSONResponse(out)
-
-
-@router.post(
-    "/router/explain",
-    response_model=OffersOut,
-    responses=noted(EngineDeadError, example={"prompt": "The capital of France is"}),
-)
-async def explain(request: Request, body: RouteBody) -> Response:
-    """Explain where a prompt would go now, and what it would cost each replica; it is not run."""
-    service, tenant = service_of(request), tenant_of(request)
-    key = service.key(body.prompt, add_special_tokens=True, param="prompt")
-    namespace = service.isolated(service.namespace_of(body), tenant)
-    offers = await cast("Fleet", service.engine).offers(namespace, key)
-    out: OffersOut = {
-        "prompt_tokens": key.size,
-        "offers": [
-            {
-                "replica": offer.replica,
-                "cached_tokens": offer.cached,
-                "coming_tokens": offer.coming,
-                "queue_tokens": offer.queue,
-                "cost": offer.cost,
-            }
-            for offer in sorted(offers, key=lambda offer: offer.cost)
-        ],
-    }
-    return JSONResponse(out)
-
-
-ROUTES: Sequence[Route] = [route for route in router.routes if isinstance(route, Route)]
+    return [route for route in router.routes if isinstance(route, Route)]
 
 
 def _prefix_out(each: Prefix, writer: tree_nodes.NodeWriter) -> PrefixOut:
@@ -177,7 +148,7 @@ def _prefix_out(each: Prefix, writer: tree_nodes.NodeWriter) -> PrefixOut:
     }
 
 
-def _replica_out(each: Reported) -> ReplicaOut:
+def _replica_out(each: ReplicaStatus) -> ReplicaOut:
     stats = each.stats
     return {
         "replica": each.replica,
@@ -195,10 +166,11 @@ def _replica_out(each: Reported) -> ReplicaOut:
     }
 
 
-def replica_metrics(replicas: Iterable[Reported]) -> Iterator[Metric]:
+def replica_metrics(replicas: Iterable[ReplicaStatus]) -> Iterator[Metric]:
     """The metrics with a label for the replica."""
     known = list(replicas)
-    for name, text, value in (
+    rows: list[Mapping[str, Any]] = [_replica_out(each) for each in known]
+    for name, text, field in (
         (
             "router_replica_requests",
             "Requests that were sent there and have not ended.",
@@ -211,8 +183,8 @@ def replica_metrics(replicas: Iterable[Reported]) -> Iterator[Metric]:
         ("replica_num_queue_reqs", "Requests that wait in a replica.", "waiting"),
     ):
         family = GaugeMetricFamily(PREFIX + name, text, labels=["replica"])
-        for each in known:
-            family.add_metric([each.replica], cast("dict[str, float]", _replica_out(each))[value])
+        for row in rows:
+            family.add_metric([row["replica"]], row[field])
         yield family
     chosen = CounterMetricFamily(
         PREFIX + "router_decisions", "Requests by replica and why.", labels=["replica", "why"]

@@ -1,30 +1,15 @@
 """The choice of a replica for a request: what each holds, is about to hold, and what it costs."""
 
-from radixlm.routing.feed import FeedUpdate, Position, TreeFeed
-from radixlm.routing.front_desk import FrontDesk, Reported
-from radixlm.routing.prefix_map import Prefix, PrefixMap
-from radixlm.routing.replica_tree import ReplicaMatches, ReplicaTree
-from radixlm.routing.report_book import Report, ReportBook
-from radixlm.routing.router import Offer, ReplicaChoice, Router, Why
-from radixlm.routing.tree_ledger import Dropped, ResidentPrefix, TreeLedger
-
-__all__ = [
-    "Dropped",
-    "FeedUpdate",
-    "FrontDesk",
-    "Offer",
-    "Position",
-    "Prefix",
-    "PrefixMap",
-    "ReplicaChoice",
-    "ReplicaMatches",
-    "ReplicaTree",
-    "Report",
-    "ReportBook",
-    "Reported",
-    "ResidentPrefix",
-    "Router",
-    "TreeFeed",
-    "TreeLedger",
-    "Why",
-]
+from radixlm.routing.feed import FeedUpdate as FeedUpdate
+from radixlm.routing.feed import Position as Position
+from radixlm.routing.feed import TreeFeed as TreeFeed
+from radixlm.routing.prefix_map import Prefix as Prefix
+from radixlm.routing.prefix_map import PrefixMap as PrefixMap
+from radixlm.routing.report_buffer import Report as Report
+from radixlm.routing.report_buffer import ReportBuffer as ReportBuffer
+from radixlm.routing.router import Offer as Offer
+from radixlm.routing.router import ReplicaChoice as ReplicaChoice
+from radixlm.routing.router import Router as Router
+from radixlm.routing.router import Why as Why
+from radixlm.routing.router_actor import ReplicaStatus as ReplicaStatus
+from radixlm.routing.router_actor import RouterActor as RouterActor

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from radixlm.core.keys import Key
 from radixlm.core.reports import TreeChange, TreeSnapshot
 from radixlm.core.request import Namespace
-from radixlm.routing.tree_ledger import Change, Dropped, TreeLedger
+from radixlm.routing.tree_mirror import Change, Dropped, TreeMirror
 
 
 class Position(NamedTuple):
@@ -41,20 +41,20 @@ class TreeFeed:
 
     def __init__(self, process: str, feed: int = 0) -> None:
         self.at = Position(process, feed, 0)
-        self._ledger = TreeLedger()
+        self._mirror = TreeMirror()
 
     def take(self, shown: TreeSnapshot | TreeChange) -> FeedUpdate | None:
         """A snapshot replaces all that was reported before. None: nothing that a router wants."""
         if isinstance(shown, TreeSnapshot):
             self.at = self.at.next
-            return FeedUpdate(self.at, whole=True, changes=self._ledger.replace(shown.nodes))
-        return self._tell(self._ledger.update(shown.removed, shown.nodes))
+            return FeedUpdate(self.at, whole=True, changes=self._mirror.replace(shown.nodes))
+        return self._tell(self._mirror.update(shown.removed, shown.nodes))
 
     def settle(self, prompts: Iterable[tuple[Namespace, Key]]) -> FeedUpdate | None:
         """Prompts that were computed are held, a router believes; of which that is not so: they
         were dropped before they were shown, or never stayed.
         """
-        held = [(namespace, key, self._ledger.held(namespace, key)) for namespace, key in prompts]
+        held = [(namespace, key, self._mirror.held(namespace, key)) for namespace, key in prompts]
         return self._tell([Dropped(*each) for each in held if each[2] < each[1].size])
 
     def _tell(self, changes: list[Change]) -> FeedUpdate | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from radixlm.routing.feed import FeedUpdate, Position
 from radixlm.routing.loads import Numbers, ReplicaLoads
 from radixlm.routing.prefix_map import PrefixMap, prefix_map
 from radixlm.routing.replica_tree import ReplicaMatches, ReplicaTree
-from radixlm.routing.tree_ledger import Change, ResidentPrefix
+from radixlm.routing.tree_mirror import Change, ResidentPrefix
 
 # A further row in a step costs about as much as this many tokens of a prompt: SmolLM's 135M shape
 # on two cores, 0.5 ms beside 0.16 ms.
@@ -75,15 +76,16 @@ class ReplicaChoice(NamedTuple):
                 return f"all hold the same of it; {rest}"
 
 
-class Offer(NamedTuple):
-    """The cost of a prompt in a replica, in its tokens. cached: expected to be there, `coming` of
-    it still computed for others.
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """cached_tokens: that it holds or is computing; coming_tokens: those that it is computing.
+    queue_tokens: what is ahead of it. cost: the least one is chosen.
     """
 
     replica: str
-    cached: int
-    coming: int
-    queue: float
+    cached_tokens: int
+    coming_tokens: int
+    queue_tokens: float
     cost: float
 
 
@@ -98,24 +100,26 @@ class _Candidates(NamedTuple):
 @dataclass(slots=True)
 class _Replica:
     """The state of a replica, as far as it is known. seen: how far its feed was taken; None before
-    its first snapshot.
+    its first snapshot. requests: those under way. chosen: how often it was.
     """
 
     name: str
     number: int
     seen: Position | None = None
     requests: set[str] = field(default_factory=set)
+    chosen: Counter[Why] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
 class _Sent:
-    """answer: what generating it costs, in tokens of a prompt."""
+    """A request under way. answer: what generating it costs, in tokens of a prompt."""
 
     replica: _Replica
     namespace: Namespace
     key: Key
     missing: int
     answer: float
+    at: float
     begun: bool = False
 
 
@@ -124,10 +128,9 @@ class Router:
 
     A request costs a replica the tokens that it has to compute, after those that are queued there,
     and the price of what new tokens push out (`ReplicaLoads`). What it needs and another one is
-    computing
-    there comes for nothing, and is no queue to it: it would take as long elsewhere. So a prompt
-    follows its prefix until that costs more than computing it again; then a second replica holds
-    it, too.
+    computing there comes for nothing, and is no queue to it: it would take as long elsewhere. So a
+    prompt follows its prefix until that costs more than computing it again; then a second replica
+    holds it, too.
 
     Every method is called from one thread. `choose` costs the prompt's path and the replicas.
     """
@@ -155,18 +158,17 @@ class Router:
         self._replicas[name] = self._by_number[number] = _Replica(name, number)
         self._candidates = None
 
-    def leave(self, name: str) -> Sequence[str]:
-        """A replica is gone; the requests that were sent to it and have not ended."""
+    def leave(self, name: str) -> None:
+        """A replica is gone, with the requests that were sent to it and have not ended."""
         replica = self._replicas.pop(name, None)
         if replica is None:
-            return ()
+            return
         self.tree.forget(replica.number)
         del self._by_number[replica.number]
         self._loads.remove(replica.number)
         self._candidates = None
         for request_id in replica.requests:
             del self._sent[request_id]
-        return tuple(replica.requests)
 
     def choose(
         self,
@@ -176,8 +178,9 @@ class Router:
         *,
         max_tokens: int | None = None,
         among: Collection[str] | None = None,
+        now: float = 0.0,
     ) -> ReplicaChoice:
-        """Choose a replica for a request; it counts as sent. among: those that may be chosen.
+        """Choose a replica for a request; it counts as sent, now. among: those that may be chosen.
         Raises QueueFullError where there is none.
         """
         self.ended(request_id)  # one that is sent again
@@ -209,9 +212,10 @@ class Router:
             candidates=candidates.known,
         )
         answer = min(self._answer_tokens, max_tokens or self._answer_tokens)
-        sent = _Sent(replica, namespace, key, choice.missing, answer * TOKENS_PER_ANSWER_TOKEN)
-        self._sent[request_id] = sent
+        answer *= TOKENS_PER_ANSWER_TOKEN
+        self._sent[request_id] = _Sent(replica, namespace, key, choice.missing, answer, now)
         replica.requests.add(request_id)
+        replica.chosen[choice.why] += 1
         self._loads.send(chosen, choice.missing)
         self.tree.send(chosen, namespace, key, found)
         return choice
@@ -223,14 +227,17 @@ class Router:
         found = self.tree.find(namespace, key)
         costs, queues = self._loads.costs(key.size, found), self._loads.queues
         absent = self._candidates_of(among).absent
-        offers = []
-        for number, replica in self._by_number.items():
-            if not absent[number]:
-                there = found.cached(number)
-                coming = there - found.held(number)
-                queue, cost = float(queues[number]), float(costs[number])
-                offers.append(Offer(replica.name, there, coming, queue, cost))
-        return offers
+        return [
+            Offer(
+                replica.name,
+                cached_tokens=found.cached(number),
+                coming_tokens=found.cached(number) - found.held(number),
+                queue_tokens=float(queues[number]),
+                cost=float(costs[number]),
+            )
+            for number, replica in self._by_number.items()
+            if not absent[number]
+        ]
 
     def prefixes(self, query: TreeQuery, among: Collection[str] | None = None) -> PrefixMap:
         """The prefixes and where they live; see `prefix_map`."""
@@ -281,6 +288,12 @@ class Router:
         if answer_tokens is not None:
             self._answer_tokens += _NEWEST_ANSWER * (answer_tokens - self._answer_tokens)
 
+    def end_lost(self, name: str, under_way: Collection[str], before: float) -> None:
+        """End the requests that were sent to a replica before that time, and are not there."""
+        for request_id in self._replicas[name].requests.difference(under_way):
+            if self._sent[request_id].at < before:
+                self.ended(request_id)
+
     def take(self, name: str, news: FeedUpdate) -> bool:
         """Take what a replica reports of its cache. False: something was missed, all is needed
         anew.
@@ -316,10 +329,9 @@ class Router:
         replica = self._replicas.get(name)
         return replica is not None and replica.seen is not None
 
-    def sent_to(self, name: str) -> Collection[str]:
+    def sent_to(self, name: str) -> Set[str]:
         """The requests that were sent to a replica and have not ended."""
-        replica = self._replicas.get(name)
-        return () if replica is None else replica.requests
+        return self._replicas[name].requests
 
     def loads(self) -> dict[str, tuple[int, float]]:
         """The loads by replica: requests under way, and what is queued there, in tokens."""
@@ -328,6 +340,10 @@ class Router:
             name: (len(each.requests), float(queues[each.number]))
             for name, each in self._replicas.items()
         }
+
+    def chosen(self, name: str) -> dict[Why, int]:
+        """How often a replica was chosen, by why."""
+        return dict(self._replicas[name].chosen)
 
     def _apply(self, replica: _Replica, changes: Sequence[Change]) -> None:
         for change in changes:

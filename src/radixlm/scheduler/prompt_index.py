@@ -65,12 +65,15 @@ class PromptIndex:
         self.tree.evict(self.tree.evictable_size)
 
     def computing(self, state: RequestState, at: int) -> tuple[Leader, int] | None:
-        """The leader that shares most of a waiting request, how many tokens; None up to `at`."""
+        """The leader that shares most of a waiting request that it can use, how many tokens; None
+        up to `at`.
+        """
         for node in upward(self.places[state]):
             if node.end <= at:
                 return None
-            if node.pins:
-                return self._computing_below(node), node.end
+            usable = min(node.end, state.max_match)
+            if node.pins and (leader := self._computing_below(node, usable)) is not None:
+                return leader, node.end
         return None
 
     def sharing(self, key: Key, namespace: Hashable, at: int) -> Iterator[tuple[RequestState, int]]:
@@ -117,9 +120,10 @@ class PromptIndex:
         self.leaders[leader] = self.tree.pin(match)
         self.tree.dec_lock_ref(place)
 
-    def _computing_below(self, node: TreeNode) -> Leader:
-        """The first of the leaders whose path runs through a pinned `node`."""
-        return next(each for each, place in self.leaders.items() if node in upward(place))
+    def _computing_below(self, node: TreeNode, usable: int) -> Leader | None:
+        """The first of the leaders whose path runs through a pinned `node`, of use up to there."""
+        found = (each for each, place in self.leaders.items() if node in upward(place))
+        return next((each for each in found if each.usable_from <= usable), None)
 
 
 def _lightest_first(nodes: Iterable[TreeNode]) -> list[TreeNode]:

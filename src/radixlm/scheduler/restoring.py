@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
@@ -11,7 +11,7 @@ from radixlm.cache import Lease, RadixCache
 from radixlm.cache.places.stored import StoredTier
 from radixlm.cache.places.stored_parts import StoredPart
 from radixlm.core.clock import Clock
-from radixlm.core.keys import Key, common_prefix
+from radixlm.core.keys import Key
 from radixlm.core.misses import MissReport
 from radixlm.core.moves import NO_WINDOWS, Ended, Job, Moved, Place, Read
 from radixlm.core.request import Namespace
@@ -95,8 +95,8 @@ class Pace:
 @dataclass(slots=True, eq=False)
 class Restoration:
     """A Leader: tokens of `known` are being read into the lease's slots. stored: what is locked of
-    them in their place. free_at: when computing them could have begun. computing: it is followed;
-    else it only waits for the end of its job.
+    them in their place. free_at: when computing them could have begun. usable_from: see Leader.
+    computing: it is followed; else it only waits for the end of its job.
     """
 
     place: Place
@@ -106,6 +106,7 @@ class Restoration:
     lease: Lease
     stored: StoredPart | None
     free_at: float
+    usable_from: int
     computing: bool = False
 
     @property
@@ -234,8 +235,11 @@ class Restoring:
             job = Read(ticket, namespace.packed(), known, start, slots, windows)
             if self._mover.submit(job):
                 stored = self._tier.lock(known, namespace, known.size)
-                place = self._tier.place
-                return Restoration(place, ticket, known, namespace, lease, stored, free_at)
+                # Before that the windows are not read, but for those of a first window.
+                usable = known.size - self._cache.page_size if seen else 0
+                return Restoration(
+                    self._tier.place, ticket, known, namespace, lease, stored, free_at, usable
+                )
         lease.release(used=False)
         return None
 
@@ -262,32 +266,28 @@ class Restoring:
         self._end(made)
         if report.absent:
             self._tier.gone(made.known, made.namespace, report.upto)
+        if report.lacks_windows:
+            self._tier.lacks_windows(made.known, made.namespace, report.upto)
         if report.error:
             self._rest(_FAILED[self._tier.place])
 
-    def discard(self, key: Key, namespace: Namespace, keep: int) -> None:
-        """See Tiers."""
-        for made in list(self.under_way.values()):
-            if made.namespace == namespace and common_prefix(made.known, key) > keep:
-                self._abandon(made)
-
-    def abandon_all(self) -> list[int]:
-        """Let go of all slots without waiting for their jobs, whose tickets these are. Begin no
-        other restoration before `answered`.
+    def abandon(self, wanted: Callable[[Hashable, Key], bool]) -> list[int]:
+        """Let go of the slots of those wanted without waiting for their jobs, whose tickets these
+        are.
         """
-        tickets = list(self.under_way)
-        for made in list(self.under_way.values()):
-            self._abandon(made)
+        found = [n for n, each in self.under_way.items() if wanted(each.namespace, each.known)]
+        for ticket in found:
+            self._mover.abandon(ticket)
+            self._end(self.under_way[ticket])
+        return found
+
+    def fall_silent(self) -> None:
+        """Begin no restoration before `answered`."""
         self._rest_until, self._rests_because = inf, _SILENT[self._tier.place]
-        return tickets
 
     def answered(self) -> None:
         """The mover goes on."""
         self._rest(_SLOWER)
-
-    def _abandon(self, made: Restoration) -> None:
-        self._mover.abandon(made.ticket)
-        self._end(made)
 
     def _end(self, made: Restoration) -> None:
         """End a restoration: its slots are used no more; what has arrived stays in the cache."""

@@ -317,7 +317,7 @@ class Scheduler:
         lease.hint = state.request.hint
         slots = lease.extend(min(state.n_tokens - lease.cached, budget))
         if slots is None:
-            lease.release()
+            lease.release(used=False)
             return None
         again = state.cached_tokens is not None
         if again:

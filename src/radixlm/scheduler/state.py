@@ -69,6 +69,7 @@ class Leader(Protocol):
     it. It is a request that computes its prompt, or a restoration that reads stored blocks.
 
     known: its tokens. prefill_end: those up to here are followed, committed: in the cache so far.
+    usable_from: no match ends before this many of them, so who shares fewer does not follow.
     computing: it has not ended yet.
     place: where they are read from; None for a request.
     """
@@ -85,6 +86,8 @@ class Leader(Protocol):
     def prefill_end(self) -> int: ...
     @property
     def committed(self) -> int: ...
+    @property
+    def usable_from(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -152,6 +155,11 @@ class RequestState:
     def committed(self) -> int:
         """See Leader."""
         return 0 if self.lease is None else self.lease.committed
+
+    @property
+    def usable_from(self) -> int:
+        """See Leader: what its tokens see is there when they are committed."""
+        return 0
 
     @property
     def known(self) -> Key:

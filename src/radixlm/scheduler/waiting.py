@@ -165,7 +165,7 @@ class WaitingRoom:
     def _follow(self, state: RequestState, leader: Leader, shared: int) -> bool:
         """Let `state` follow, unless the cache holds all that it could take from the leader."""
         usable = self.cache.round_down(min(shared, state.max_match))
-        if usable <= state.cached or leader.committed >= usable:
+        if usable <= max(state.cached, leader.committed) or usable < leader.usable_from:
             return False
         state.follows = leader
         heappush(self.followers.setdefault(leader, []), (usable, state.arrival, state))

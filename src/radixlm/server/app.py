@@ -28,7 +28,6 @@ from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.server.pipeline.service import Service
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_routes import router as responses_router
-from radixlm.server.sglang.adapter_routes import router as adapter_router
 from radixlm.server.sglang.sglang_routes import router as native_router
 from radixlm.server.sglang.tokenize import router as tokenize_router
 
@@ -37,7 +36,6 @@ _ROUTERS = (
     responses_router,
     messages_router,
     native_router,
-    adapter_router,
     tokenize_router,
     explain_router,
     cache_router,
@@ -69,12 +67,11 @@ def create_app(
     """
     config = config or ServerConfig()
     counts = [kv_events, None if recorder is None else recorder.counts]
-    described = [each.described for each in counts if each is not None]
     service = Service(
         engine,
         served_model_name,
         config,
-        lambda: [counted for each in described for counted in each()],
+        [each for each in counts if each is not None],
         recorder=recorder,
         tracing=tracing,
         more_metrics=more_metrics,

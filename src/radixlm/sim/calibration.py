@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from radixlm.assembly import AsyncEngine, Engine
-from radixlm.bench.processor_name import processor
+from radixlm.bench.tables import processor
 from radixlm.core.config import EngineConfig
 from radixlm.core.flags import flags_of
 from radixlm.core.keys import Key

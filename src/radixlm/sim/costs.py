@@ -1,18 +1,26 @@
-"""The time of a step on some machine, by measured tables."""
+"""The time of a step on some machine, by measured tables. Those that were measured here are kept
+beside the compiled kernels: a file for each model and way of running it.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from hashlib import blake2b
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from radixlm.core.errors import ConfigError
+from radixlm.bench.tables import processor
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError, reason_of
 from radixlm.formats.files import read_text
+from radixlm.formats.private_files import replace_private
+from radixlm.text.model_folder import DEMO_NAME
 
 Points = Sequence[tuple[int, float]]
 
@@ -96,28 +104,18 @@ class Costs:
     @cached_property
     def _products(self) -> Points:
         """A prompt's part without its attention."""
-        return [
-            (
-                t.size,
-                max(t.seconds - _between(self._rates, t.size, grows=False) * t.size**2 / 2, 0.0),
-            )
-            for t in self._bare
-        ]
+        return [(t.size, _without_reads(t, self._rates, t.size / 2)) for t in self._bare]
 
     @cached_property
     def _rows(self) -> Points:
         """A step of decoding without what it reads."""
-        return [
-            (
-                t.size,
-                max(
-                    t.seconds
-                    - _between(self._read_rates, t.size, grows=False) * t.size * t.context,
-                    0.0,
-                ),
-            )
-            for t in self._nearest
-        ]
+        return [(t.size, _without_reads(t, self._read_rates, t.context)) for t in self._nearest]
+
+
+def _without_reads(timed: Timed, rates: Points, context: float) -> float:
+    """The seconds of a step but for those in which each new token reads `context` tokens."""
+    rate = _between(rates, timed.size, grows=False)
+    return max(timed.seconds - rate * timed.size * context, 0.0)
 
 
 def _rates(timed: Sequence[Timed], nearest: Sequence[Timed]) -> Points:
@@ -184,3 +182,48 @@ def made_up(name: str) -> Costs:
     ]
     decode = [Timed(n, c, 0.01 + n * 2e-5 + n * c * 1e-9) for n in (1, 64, 256) for c in (1, 8_000)]
     return Costs(name, tuple(prefill), tuple(decode), overhead=5e-4)
+
+
+FOLDER = Path("~/.cache/radixlm/costs")
+# Flags that change what a step takes.
+FLAGS = (
+    "device",
+    "dtype",
+    "kv_cache_dtype",
+    "quantization",
+    "threads",
+    "deterministic",
+    "model_impl",
+)
+
+
+def costs_path(config: EngineConfig, folder: Path = FOLDER) -> Path:
+    """The path where this model's costs are kept, as it would be run on this machine."""
+    model = "" if config.model is None else str(Path(config.model).resolve())
+    flags = [str(getattr(config, name)) for name in FLAGS]
+    parts = (model, *flags, processor(), str(os.cpu_count()))
+    digest = blake2b("\n".join(parts).encode(), digest_size=6).hexdigest()
+    return folder.expanduser() / f"{Path(model).name or DEMO_NAME}-{digest}.json"
+
+
+def kept_costs(config: EngineConfig, folder: Path = FOLDER) -> Costs:
+    """Raises ConfigError where nothing was measured, or what is kept is damaged."""
+    path = costs_path(config, folder)
+    if not path.is_file():
+        model = config.model or DEMO_NAME
+        raise ConfigError(
+            f"nobody has measured what steps of {model} take on this machine, with these flags: "
+            "run radixlm sim --calibrate first, with the same --model and flags"
+        )
+    return read_costs(path)
+
+
+def keep_costs(costs: Costs, config: EngineConfig, folder: Path = FOLDER) -> Path:
+    """Readers see all of the file or none of it. Raises ConfigError where it can not be written."""
+    path = costs_path(config, folder)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_private(path, costs.written().encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {reason_of(error)}") from None
+    return path

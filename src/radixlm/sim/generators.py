@@ -5,7 +5,7 @@ tokens; of a session only as much is kept as it holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -79,11 +79,7 @@ def agents(make: Maker) -> Iterator[TraceSession]:
     prompts = [make.tokens(2_000) for _ in range(4)]
     while True:
         history = np.concatenate((prompts[make.size(0, 3)], make.tokens(100, 400)))
-        calls = list[TraceCall]()
-        for _ in range(make.size(4, 25)):
-            calls.append(make.call(history, 30, 150, gap=make.pause(2.0) if calls else 0.0))
-            history = np.concatenate((history, calls[-1].answer, make.tokens(30, 800)))
-        yield make.session(*calls)
+        yield _with_results(make, history, [Hint.NONE] * make.size(4, 25), 2.0)
 
 
 def hinted(make: Maker) -> Iterator[TraceSession]:
@@ -98,13 +94,17 @@ def hinted(make: Maker) -> Iterator[TraceSession]:
         inner = (Hint.TOOL_RUNNING, Hint.NONE, Hint.TOOL_RUNNING)[kind]
         pause = (2.0, 30.0, 2.0)[kind]
         history = np.concatenate((prompts[make.size(0, 3)], make.tokens(100, 1_500)))
-        calls = list[TraceCall]()
-        for turn in range(turns):
-            hint = last if turn == turns - 1 else inner
-            gap = make.pause(pause) if calls else 0.0
-            calls.append(make.call(history, 30, 150, gap=gap, hint=hint))
-            history = np.concatenate((history, calls[-1].answer, make.tokens(30, 800)))
-        yield make.session(*calls)
+        yield _with_results(make, history, [*[inner] * (turns - 1), last], pause)
+
+
+def _with_results(make: Maker, history: Key, hints: Sequence[Hint], pause: float) -> TraceSession:
+    """A call for each hint, each with something new after the answer before."""
+    calls = list[TraceCall]()
+    for hint in hints:
+        gap = make.pause(pause) if calls else 0.0
+        calls.append(make.call(history, 30, 150, gap=gap, hint=hint))
+        history = np.concatenate((history, calls[-1].answer, make.tokens(30, 800)))
+    return make.session(*calls)
 
 
 def few_shot(make: Maker) -> Iterator[TraceSession]:

@@ -163,8 +163,6 @@ async def _played(
     outcome = Outcome(
         trace=source.name,
         costs=str(client.base_url),
-        replicas=1,
-        disk_tokens=0,
         **settings,
         calls=player.calls,
         left_out=problems.count,
@@ -176,14 +174,6 @@ async def _played(
         output_tokens_per_s=rate(player.generated, player.seconds),
         prompt_tokens_per_s=rate(player.prompt_tokens, player.seconds),
         duration_s=round(player.seconds, 3),
-        evicted_tokens=0,
-        restored_tokens=0,
-        stored_computed_tokens=0,
-        unwritten_tokens=0,
-        dropped_tokens=0,
-        retractions=0,
-        steps=0,
-        imbalance=1.0,
         wall_s=round(time.perf_counter() - began, 3),
     )
     return Done(outcome, problems)

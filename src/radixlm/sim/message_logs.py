@@ -19,7 +19,7 @@ from radixlm.core.errors import ModelError
 from radixlm.core.keys import Key
 from radixlm.parsers.style import AnswerStyle
 from radixlm.sim.calls import Problems, TraceCall, TraceSession
-from radixlm.sim.trace_files import BadLineError, objects
+from radixlm.sim.trace_files import BadLineError, objects, text_of
 from radixlm.text.chat_template import ChatTemplate, require_template
 from radixlm.text.model_folder import resolve_model
 from radixlm.text.tokenizer import Tokenizer
@@ -116,7 +116,7 @@ class MessageLog:
         for where, fields in objects(self._path, self._problems):
             try:
                 if "messages" not in fields:
-                    prompt, answer = _text_of(fields, "input"), _text_of(fields, "output")
+                    prompt, answer = text_of(fields, "input"), text_of(fields, "output")
                     texts.append(self._reader.call(prompt, answer, where))
                     continue
                 tools = fields.get("tools") or ()
@@ -131,12 +131,6 @@ class MessageLog:
     def _session(self, calls: Sequence[TraceCall]) -> TraceSession:
         first, *others = calls
         return TraceSession((first, *(replace(call, gap=self._think) for call in others)))
-
-
-def _text_of(fields: Json, name: str) -> str:
-    if not isinstance(fields.get(name), str):
-        raise BadLineError(f"{name} is no text", f"{fields.get(name)!r:.40}")
-    return str(fields[name])
 
 
 def _read_arguments(message: Json) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Outcomes of a trace with some settings, and runs of many settings side by side."""
+"""Outcomes of a trace with some settings: runs of many side by side, and of one setting changed at
+a time, what each change brings.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from radixlm.bench.tables import percentile_ms
+from radixlm.cache.policies.named import NAMES
 from radixlm.core.config import EngineConfig
 from radixlm.sim.calls import Problems
 from radixlm.sim.costs import Costs
@@ -42,14 +44,15 @@ class Outcome:
     step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:
     hit rates beside which this one stands, by their names, see bounds; of replicas, as if their
     pools were one. imbalance: tokens that the replica with most of them computed, over the mean.
-    stored_computed_tokens, unwritten_tokens, dropped_tokens: with a disk, see DiskLosses.
+    stored_computed_tokens, unwritten_tokens, dropped_tokens: with a disk, see DiskLosses. What
+    has a default is not known of a server that runs, see live.
     """
 
     trace: str
     costs: str
-    replicas: int
+    replicas: int = 1
     kv_tokens: int
-    disk_tokens: int
+    disk_tokens: int = 0
     page_size: int
     eviction_policy: str
     schedule_policy: str
@@ -68,14 +71,14 @@ class Outcome:
     output_tokens_per_s: float
     prompt_tokens_per_s: float
     duration_s: float
-    evicted_tokens: int
-    restored_tokens: int
-    stored_computed_tokens: int
-    unwritten_tokens: int
-    dropped_tokens: int
-    retractions: int
-    steps: int
-    imbalance: float
+    evicted_tokens: int = 0
+    restored_tokens: int = 0
+    stored_computed_tokens: int = 0
+    unwritten_tokens: int = 0
+    dropped_tokens: int = 0
+    retractions: int = 0
+    steps: int = 0
+    imbalance: float = 1.0
     wall_s: float
     bounds: Mapping[str, float] = field(default_factory=dict)
 
@@ -94,9 +97,7 @@ def measure(run: SimRun, done: Callable[[], object] = lambda: None) -> Done:
     sessions = run.source.open(problems)
     scale = sessions.scale
     replay = Replay(
-        run.config,
-        run.costs,
-        problems,
+        *(run.config, run.costs, problems),
         users=run.users,
         scale=scale,
         disk=run.disk,
@@ -196,9 +197,7 @@ def percentiles(times: Times) -> dict[str, Any]:
     """An outcome's, in milliseconds."""
     named = {"ttft_ms": times.first, "tpot_ms": times.between, "queued_ms": times.queued}
     return {
-        f"{name}_p{percent}": (
-            round(1_000 * float(np.percentile(seconds, percent)), 3) if len(seconds) else None
-        )
+        f"{name}_p{percent}": percentile_ms(seconds, percent)
         for name, seconds in named.items()
         for percent in (50, 99)
     }
@@ -206,3 +205,75 @@ def percentiles(times: Times) -> dict[str, Any]:
 
 def rate(tokens: int, seconds: float) -> float:
     return round(tokens / seconds, 2) if seconds > 0 else 0.0
+
+
+# What is tried: of the pool as many times, and a disk of as many pools.
+POOLS = (0.5, 2.0, 4.0)
+DISK = 8
+ORDERS = ("lpm", "fcfs")
+# Below it nothing is worth a change: a gain in points of the hit rate, or in time.
+POINTS, FASTER = 1.0, 0.05
+
+
+class Variation(NamedTuple):
+    """One change of a run, in words."""
+
+    text: str
+    run: SimRun
+
+
+def variations(run: SimRun, disk_rate: float) -> Iterator[Variation]:
+    """Other pools, policies and orders, and a disk where there is none."""
+    config, pool = run.config, run.config.kv_tokens or 0
+    changes: list[tuple[str, dict[str, Any]]] = [
+        (f"a pool of {size:,} tokens, {times:g} times as large", {"kv_tokens": size})
+        for times, size in ((times, int(times * pool)) for times in POOLS)
+    ]
+    for setting, names in (("eviction_policy", NAMES), ("schedule_policy", ORDERS)):
+        flag, own = f"--{setting.replace('_', '-')}", getattr(config, setting)
+        changes += [(f"{flag} {name}", {setting: name}) for name in names if name != own]
+    for text, change in changes:
+        yield Variation(text, replace(run, config=replace(config, **change)))
+    if run.disk is None and not config.disable_radix_cache:
+        disk = DiskSize(DISK * pool, disk_rate)
+        text = f"a disk of {disk.tokens:,} tokens (--disk-cache)"
+        yield Variation(text, replace(run, disk=disk))
+
+
+class Gain(NamedTuple):
+    """The gain of a variation. points: of the hit rate, in percent. faster: how much less the time
+    to the first token is, the mean of median and 99th percentile; 0.5 is half.
+    """
+
+    text: str
+    points: float
+    faster: float
+    outcome: Outcome
+
+    @property
+    def pays(self) -> bool:
+        better = self.points >= POINTS or self.faster >= FASTER
+        return better and self.points > -POINTS and self.faster > -FASTER
+
+    def sentence(self) -> str:
+        ttft = self.outcome.ttft_ms_p50
+        time = (
+            "" if not ttft else f", first token after {ttft:,.0f} ms ({-100 * self.faster:+.0f} %)"
+        )
+        rate = 100 * self.outcome.hit_rate
+        return f"{self.text}: hit rate {rate:.1f} % ({self.points:+.1f} points){time}"
+
+
+def gains(base: Outcome, texts: Sequence[str], outcomes: Sequence[Outcome]) -> list[Gain]:
+    """The gains of each variation, the best first."""
+    found = [
+        Gain(text, 100 * (each.hit_rate - base.hit_rate), _faster(base, each), each)
+        for text, each in zip(texts, outcomes, strict=True)
+    ]
+    return sorted(found, key=lambda gain: (-gain.points, -gain.faster))
+
+
+def _faster(base: Outcome, other: Outcome) -> float:
+    pairs = ((base.ttft_ms_p50, other.ttft_ms_p50), (base.ttft_ms_p99, other.ttft_ms_p99))
+    shares = [1 - after / before for before, after in pairs if before and after is not None]
+    return sum(shares) / len(shares) if shares else 0.0

@@ -17,9 +17,8 @@ from radixlm.engine import EngineCore, Limits
 from radixlm.sim.bounds import History
 from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import Costs
-from radixlm.sim.machine_choice import Alone, ByTokens, MachineRouting
 from radixlm.sim.sim_disk import DiskSize
-from radixlm.sim.sim_machine import Machine
+from radixlm.sim.sim_machine import Alone, ByTokens, Machine, MachineRouting
 
 # Where a token stands for many, a step has room for as many requests all the same.
 LEAST_BUDGET = 64

@@ -1,19 +1,22 @@
-"""A disk that only takes time: the mover of a tier whose blocks nobody keeps."""
+"""A disk that only takes time: the mover of a tier whose blocks nobody keeps. And why it did not
+help where tokens had to be computed again.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from radixlm.cache import RadixCache
 from radixlm.core.clock import VirtualClock
 from radixlm.core.config import EngineConfig
+from radixlm.core.keys import Key
+from radixlm.core.misses import MissReport
 from radixlm.core.moves import Drop, Ended, Job, Moved, Place, Read, Write
 from radixlm.engine.tiering import PlaceStore, Tiering
 from radixlm.scheduler import WaitingRoom
 from radixlm.scheduler.restoring import Pace
-from radixlm.sim.disk_losses import DiskLosses
 
 # Seconds that pass at least while nothing can be computed.
 _LEAST = 1e-4
@@ -113,3 +116,49 @@ class SimDisk:
             self._upto, self._ready = self._job.start, now + self._seconds
             wrote = isinstance(self._job, Write)
             self._names = self.losses.names(self._job.tokens, self._job.namespace) if wrote else []
+
+
+@dataclass(slots=True)
+class DiskLosses:
+    """The losses of prompts in blocks of `block` tokens, by their whole paths. Sizes in tokens.
+
+    stored_computed: were on disk, and computed all the same: that was faster, or there was no room
+    to read them into. unwritten: were evicted before they had been written. dropped: had to leave
+    the disk again, since there was no room.
+    """
+
+    block: int
+    stored_computed: int = 0
+    unwritten: int = 0
+    dropped: int = 0
+    _seen: set[int] = field(default_factory=set)
+    _written: set[int] = field(default_factory=set)
+
+    def names(self, tokens: Key, namespace: bytes) -> list[int]:
+        """The names of a path's whole blocks. O(tokens)."""
+        size, name, names = self.block, hash(namespace), []
+        for start in range(0, tokens.size - size + 1, size):
+            name = hash((name, tokens[start : start + size].tobytes()))
+            names.append(name)
+        return names
+
+    def wrote(self, name: int) -> None:
+        """A block is on disk."""
+        self._written.add(name)
+
+    def asked(self, prompt: Key, namespace: bytes, miss: MissReport) -> None:
+        """A request is admitted, and found what it found."""
+        names = self.names(prompt, namespace)
+        on_disk = miss.cached + miss.on_host + miss.on_disk
+        for number in range(miss.cached // self.block, (prompt.size - 1) // self.block):
+            name, end = names[number], (number + 1) * self.block
+            if name not in self._seen:
+                break
+            lost = end - max(miss.cached, number * self.block)
+            if end <= on_disk:
+                self.stored_computed += lost
+            elif name in self._written:
+                self.dropped += lost
+            else:
+                self.unwritten += lost
+        self._seen.update(names)

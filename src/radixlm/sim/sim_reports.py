@@ -9,8 +9,7 @@ from pathlib import Path
 from radixlm.bench.tables import GRAY, GREEN, SMALL, percent, print_table, say, two_panels
 from radixlm.core.errors import counted
 from radixlm.sim.calls import Problems
-from radixlm.sim.outcomes import Outcome
-from radixlm.sim.variations import Gain
+from radixlm.sim.outcomes import Gain, Outcome
 
 # What a run is with, by its field, and how a picture says it; the pool is always shown.
 _SETTINGS: Mapping[str, tuple[str, str]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from radixlm.core.errors import ConfigError, reason_of
@@ -48,18 +48,18 @@ class TraceSource:
     def open(self, problems: Problems) -> Sessions:
         """Raises ConfigError for a place that holds no trace, ModelError."""
         opened = self._open(problems)
-        return replace(opened, all=_Unhinted(opened.all)) if self.no_hints else opened
+        return replace(opened, all=_unhinted(opened.all)) if self.no_hints else opened
 
     def _open(self, problems: Problems) -> Sessions:
         if self.place in GENERATORS:
-            made = _Generated(self.place, self.seed)
+            made = GENERATORS[self.place](Maker(self.place, self.seed))
             return Sessions(made, self.limit or GENERATED, self.rate)
         files = self._files()
         kind = format_of(files[0])
         if kind == "messages":
             reader = MessageTokenizer(self.model)
             logs = [MessageLog(path, problems, reader, think=self.think) for path in files]
-            return Sessions(_Joined(logs), self.limit, self.rate)
+            return Sessions(chain.from_iterable(logs), self.limit, self.rate)
         if len(files) > 1:
             raise ConfigError(f"{self.place!r} holds several traces with times; give one of them")
         size = self.tokens_per_block
@@ -132,32 +132,10 @@ def write_trace(path: Path, sessions: Iterable[TraceSession]) -> int:
     return calls
 
 
-@dataclass(frozen=True, slots=True)
-class _Generated:
-    name: str
-    seed: int
-
-    def __iter__(self) -> Iterator[TraceSession]:
-        return GENERATORS[self.name](Maker(self.name, self.seed))
-
-
-@dataclass(frozen=True, slots=True)
-class _Unhinted:
-    all: Iterable[TraceSession]
-
-    def __iter__(self) -> Iterator[TraceSession]:
-        for session in self.all:
-            calls = tuple(replace(call, hint=Hint.NONE) for call in session.calls)
-            yield replace(session, calls=calls)
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    parts: Iterable[Iterable[TraceSession]]
-
-    def __iter__(self) -> Iterator[TraceSession]:
-        for part in self.parts:
-            yield from part
+def _unhinted(sessions: Iterable[TraceSession]) -> Iterator[TraceSession]:
+    for session in sessions:
+        calls = tuple(replace(call, hint=Hint.NONE) for call in session.calls)
+        yield replace(session, calls=calls)
 
 
 def _lines_of(path: Path) -> int:

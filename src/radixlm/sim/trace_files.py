@@ -204,8 +204,8 @@ def exact_call(fields: Mapping[str, Any], where: str) -> TraceCall:
         prompt.astype(np.int32),
         answer.astype(np.int32),
         gap=max(_seconds(fields, "gap", 0), 0.0),
-        namespace=Namespace(cache_salt=_text(fields, "namespace")),
-        tenant=_text(fields, "tenant"),
+        namespace=Namespace(cache_salt=text_of(fields, "namespace", "")),
+        tenant=text_of(fields, "tenant", ""),
         priority=_integer(fields, "priority", -_MOST_ID, _MOST_ID, 0),
         breakpoints=_breakpoints(fields, prompt.size),
         hint=_hint(fields),
@@ -254,8 +254,9 @@ def _integer(
     return value
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name, "")
+def text_of(fields: Mapping[str, Any], name: str, default: str | None = None) -> str:
+    """A field that is text. Raises BadLineError."""
+    value = fields.get(name, default)
     if not isinstance(value, str):
         raise BadLineError(f"{name} is no text", f"{value!r:.40}")
     return value

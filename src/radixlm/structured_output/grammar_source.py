@@ -19,8 +19,7 @@ from llguidance import LLMatcher, grammar_from
 
 from radixlm.core.grammar import JSON_STYLE, Grammar, GrammarKind
 from radixlm.structured_output.disjoint import Branches
-from radixlm.structured_output.lenient import Lenient
-from radixlm.structured_output.schema_parts import all_parts, each_part
+from radixlm.structured_output.lenient import Lenient, all_parts, each_part
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

@@ -1,16 +1,48 @@
-"""The part of a JSON schema that can be followed, where it need not be followed whole, as that of a
-tool which is not strict. The rest is passed over: more answers are allowed than the schema does,
-never none.
+"""The places of schemas within a JSON schema; and the part of one that can be followed, where it
+need not be followed whole, as that of a tool which is not strict. The rest is passed over: more
+answers are allowed than the schema does, never none.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from radixlm.core.grammar import schema_at
-from radixlm.structured_output.schema_parts import LISTS, MAPS, ONE, each_part
+
+ONE: Final = (
+    *("items", "additionalItems", "unevaluatedItems", "contains", "not", "if", "then", "else"),
+    *("additionalProperties", "unevaluatedProperties", "propertyNames"),
+)
+LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def each_part(
+    name: str, value: Any, each: Callable[[Any], Any], pattern: Callable[[str], str] = str
+) -> Any:
+    """A keyword's value, with what `each` makes of the schemas in it and `pattern` of patterns."""
+    if name in LISTS and isinstance(value, list):
+        return [each(part) for part in value]
+    if name in MAPS and isinstance(value, Mapping):
+        keys = pattern if name == "patternProperties" else str
+        return {keys(key): each(part) for key, part in value.items()}
+    return each(value) if name in ONE else value
+
+
+def all_parts(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A schema and all within it."""
+    found = [schema]
+
+    def add(part: Any) -> None:
+        if isinstance(part, Mapping):
+            found.extend(all_parts(part))
+
+    for name, value in schema.items():
+        each_part(name, value, add)
+    return found
+
 
 # What says something of values without a schema in it; of llguidance's own.
 _PLAIN = frozenset(
@@ -76,13 +108,10 @@ class Lenient:
         """A schema without references to others: all of it, else each part that can be followed."""
         if self._can(said):
             return said
-        kind = (
-            {"type": said["type"]} if "type" in said and self._can({"type": said["type"]}) else {}
-        )
-        made = dict(kind)
-        for name, value in said.items():
-            if name != "type" and self._can({**made, name: value}):
-                made[name] = value
+        made: dict[str, Any] = {}
+        for name in sorted(said, key=lambda name: name != "type"):
+            if self._can({**made, name: said[name]}):
+                made[name] = said[name]
         return made
 
     def _can(self, schema: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ import httpx
 
 from radixlm.testing.ports import free_port
 
-REPLICA, ROUTER = "ray::ServeReplica:radixlm:replica", "ray::FrontDesk"
+REPLICA, ROUTER = "ray::ServeReplica:radixlm:replica", "ray::RouterActor"
 INGRESS, PROXY = "ray::ServeReplica:radixlm:ingress", "ray::ProxyActor"
 RANK = "radixlm.assembly.rank_process"  # of a replica with --tp-size
 # As a script starts it in the background: SIGINT is ignored until it is asked for.

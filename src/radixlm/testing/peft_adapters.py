@@ -19,12 +19,7 @@ ALL = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
 
 
 def make_adapter(
-    folder: Path,
-    base: Path,
-    *,
-    seed: int = 0,
-    targets: Sequence[str] | str = ALL,
-    **fields: Any,
+    folder: Path, base: Path, *, seed: int = 0, targets: Sequence[str] | str = ALL, **fields: Any
 ) -> Path:
     """Write an adapter for the model in `base`; `fields` are of peft's LoraConfig. It says other
     things than the model. Returns the folder.

@@ -69,11 +69,7 @@ class Recipe:
             "dynamic": False,
             "actorder": None,
         }
-        group: dict[str, Any] = {
-            "targets": ["Linear"],
-            "weights": weights,
-            "format": self.format,
-        }
+        group: dict[str, Any] = {"targets": ["Linear"], "weights": weights, "format": self.format}
         if self.format == "int-quantized":
             inputs = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token"}
             group["input_activations"] = {**inputs, "dynamic": True}

@@ -104,9 +104,9 @@ def a_checkpoint_is_not_locked_on_use(patch: Patch) -> None:
             lock(self, slots)
             pinned.extend(slots.tolist())
 
-    def if_locked(self, slots):
+    def if_locked(self, slots, *, used=True):
         if all(slot in pinned for slot in slots.tolist()):
-            unlock(self, slots)
+            unlock(self, slots, used=used)
 
     patch.setattr(StateSlots, "lock", only_for_pins)
     patch.setattr(StateSlots, "unlock", if_locked)
@@ -181,9 +181,9 @@ def the_checkpoint_before_stays_locked(checkpoint, self, node):
 
 
 @around(StateHold, "release")
-def a_state_of_its_own_is_not_given_back(release, self, committed, slots):
+def a_state_of_its_own_is_not_given_back(release, self, committed, slots, *, used):
     self.slot = None
-    release(self, committed, slots)
+    release(self, committed, slots, used=used)
 
 
 @fault
@@ -207,7 +207,7 @@ def a_window_gets_no_slots(_extend, _self, _first, _stop, _slots):
 
 
 @around(WindowHold, "release")
-def a_window_stays_locked(_release, _self, _committed, _slots):
+def a_window_stays_locked(_release, _self, _committed, _slots, *, used):
     pass
 
 

@@ -18,6 +18,7 @@ from radixlm.cache.components.window_slots import NONE, WindowSize, WindowSlots
 from radixlm.cache.places.stored_parts import StoredParts
 from radixlm.core.errors import CacheError, InvariantError
 from radixlm.core.keys import Key, as_key
+from radixlm.core.moves import News
 from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.testing.fake_runner import FakeRunner
 from tests.disk_bench import BLOCK, DiskBench, FakeDisk
@@ -73,7 +74,7 @@ class Chats:
         assert bench.cache.windows is not None
         assert bench.cache.windows.usage()[1:3] == (0, 0)
         for floor in bench.tiering.floors:
-            assert floor.failed_reads == 0
+            assert floor.failed_reads <= self.counts["lost"]
             self.counts["restored"] += floor.restoring.restored
         self.counts["tombstones"] += bench.cache.windows.evicted_tokens
         return self.counts
@@ -102,6 +103,13 @@ class Chats:
                 self.bench.evict(draw.random())
             case 2 if windows.evictable:
                 windows.evict(draw.randint(1, windows.evictable))
+            case 3 if self.bench.disk.blocks:
+                # Another process had deleted a block, and wrote it anew without its windows.
+                blocks = self.bench.disk.blocks
+                name = draw.choice(list(blocks))
+                self.counts["lost"] += len(blocks[name]) == 2
+                blocks[name] = blocks[name][:1]
+                self.bench.tiering.take(News(self.bench.disk.paths()))
 
     def _compare(self) -> None:
         """What each place says it has of each prompt, with what it has."""
@@ -142,8 +150,8 @@ def run_all(rounds: int) -> Counter[str]:
 
 def test_right_tokens_and_nothing_said_that_is_not_there() -> None:
     counts = run_all(15)
-    for rare in ("restored", "tombstones", "cut"):
-        assert counts[rare] > 50, counts
+    for rare, least in (("restored", 50), ("tombstones", 50), ("cut", 50), ("lost", 10)):
+        assert counts[rare] > least, counts
 
 
 Patch = pytest.MonkeyPatch
@@ -193,13 +201,18 @@ def blocks_that_go_leave_their_windows(resize, self, node, stored):
 
 
 @fault(StoredParts, "cover")
-def all_blocks_count_as_stored_with_windows(cover, self, node, upto, _windows):
+def all_blocks_count_as_stored_with_windows(cover, self, node, upto, _windows, _exact=0):
     cover(self, node, upto, (1 << upto // self.block_tokens) - 1)
 
 
 @fault(StoredParts, "cover")
-def no_window_is_said_to_be_stored(cover, self, node, upto, _windows):
+def no_window_is_said_to_be_stored(cover, self, node, upto, _windows, _exact=0):
     cover(self, node, upto, 0)
+
+
+@fault(StoredParts, "cover")
+def windows_that_others_took_away_still_count(cover, self, node, upto, windows, _exact=0):
+    cover(self, node, upto, windows)
 
 
 @fault(StoredParts, "usable")

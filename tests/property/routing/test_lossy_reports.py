@@ -15,9 +15,9 @@ from radixlm.core.keys import as_key
 from radixlm.core.reports import TreeQuery
 from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.core.sampling import SamplingParams
-from radixlm.routing import FrontDesk, Report, ReportBook
-from radixlm.routing.front_desk import LOST_SECONDS
+from radixlm.routing import Report, ReportBuffer, RouterActor
 from radixlm.routing.replica_tree import below
+from radixlm.routing.router_actor import LOST_SECONDS
 from tests.tree_pictures import resident_prefixes, take_changes, watched
 
 NAMES = ("a", "b")
@@ -28,7 +28,7 @@ Prefix = tuple[Namespace, tuple[int, ...]]
 
 
 class Replica:
-    """A process with a real cache, its viewer and its book. sent: reports that have not arrived."""
+    """A process with a real cache, its viewer and its buffer. sent: reports under way."""
 
     def __init__(self, name: str, page_size: int) -> None:
         self.name, self._page_size = name, page_size
@@ -38,27 +38,29 @@ class Replica:
     def start(self) -> None:
         """Another process: its cache is empty. What the one before it sent may still come."""
         self.cache = RadixCache(16 * self._page_size, self._page_size, ghost_budget=8)
-        self.book = ReportBook(self.name, self.cache.capacity, self.cache.largest_request)
+        self.buffer = ReportBuffer(
+            Report(self.name, self.cache.capacity, self.cache.largest_request)
+        )
         self._leases: list = []
         self.show_whole()
 
     def show_whole(self) -> None:
         self._picture = watched(self.cache.tree, TreeQuery())
         self._picture.develop(10**6)
-        self.book.shown(self._picture.snapshot())
+        self.buffer.shown(self._picture.snapshot())
 
     def show(self) -> None:
         changes = take_changes(self.cache.tree)
         if changes is not None:
-            self.book.shown(self._picture.update(changes))
+            self.buffer.shown(self._picture.update(changes))
 
     def run(self, request: GenerateRequest) -> None:
-        self.book.arrived(request)
+        self.buffer.arrived(request)
         lease = self.cache.acquire(request.key, request.namespace)
         room = lease.extend(request.key.size - lease.length) is not None
         if room:
             lease.commit(lease.length)
-            self.book.began(request)
+            self.buffer.began(request)
         self._leases.append((lease, request, 4 if room else None))
         if len(self._leases) > 2:
             self.end()
@@ -67,7 +69,7 @@ class Replica:
         if self._leases:
             lease, request, tokens = self._leases.pop(0)
             lease.release()
-            self.book.ended(request, tokens)
+            self.buffer.ended(request, tokens)
 
     def end_all(self) -> None:
         while self._leases:
@@ -82,7 +84,7 @@ class World:
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self.clock = VirtualClock()
-        self.desk = FrontDesk(self.clock)
+        self.actor = RouterActor(self.clock)
         self.replicas = [Replica(name, page_size) for name in NAMES]
         self._requests = 0
 
@@ -93,14 +95,14 @@ class World:
         request = GenerateRequest(
             str(self._requests), tokens, SamplingParams(), namespace=namespace
         )
-        known = [each.replica for each in self.desk.replicas()]
+        known = [each.replica for each in self.actor.replicas()]
         if known:
-            choice = self.desk.choose(request.request_id, namespace, tokens, 4, known)
+            choice = self.actor.choose(request.request_id, namespace, tokens, 4, known)
             if arrives:
                 self.replicas[NAMES.index(choice.replica)].run(request)
 
     def report(self, replica: Replica, *, whole: bool) -> None:
-        replica.sent.append(replica.book.take_whole() if whole else replica.book.take())
+        replica.sent.append(replica.buffer.take_whole() if whole else replica.buffer.take())
 
     def deliver(self, replica: Replica, which: int, *, again: bool) -> None:
         """Any of those that are on their way; its answer is heard."""
@@ -108,8 +110,8 @@ class World:
             return
         which %= len(replica.sent)
         report = replica.sent[which] if again else replica.sent.pop(which)
-        if not self.desk.report(report):
-            replica.book.begin_again()
+        if not self.actor.report(report):
+            replica.buffer.begin_again()
             replica.show_whole()
 
     def settle(self) -> None:
@@ -127,18 +129,18 @@ class World:
     def held(self, replica: int) -> set[Prefix]:
         """What the router takes it that a replica holds."""
         found = set()
-        for namespace, prefix, holders in _prefixes(self.desk):
+        for namespace, prefix, holders in _prefixes(self.actor):
             if holders >> replica & 1:
                 found.add((namespace, prefix))
         return found
 
     def number(self, name: str) -> int:
         """Of a replica, in the router's tree: they come and are numbered in order."""
-        return list(self.desk.router.names).index(name)
+        return list(self.actor.router.names).index(name)
 
 
-def _prefixes(desk: FrontDesk) -> Iterator[tuple[Namespace, tuple[int, ...], int]]:
-    for namespace, root in desk.router.tree.roots.items():
+def _prefixes(actor: RouterActor) -> Iterator[tuple[Namespace, tuple[int, ...], int]]:
+    for namespace, root in actor.router.tree.roots.items():
         paths: dict[object, tuple[int, ...]] = {root: ()}
         for branch in below(root):
             if branch.parent is not None:
@@ -192,7 +194,7 @@ def test_the_router_ends_with_the_truth(page_size, steps) -> None:
     world.settle()
     for number, replica in enumerate(world.replicas):
         assert world.held(world.number(replica.name)) == replica.resident(), number
-    assert all((each.requests, each.queue) == (0, 0.0) for each in world.desk.replicas())
+    assert all((each.requests, each.queue) == (0, 0.0) for each in world.actor.replicas())
 
 
 def _take(world: World, step) -> None:
@@ -217,6 +219,6 @@ def _take(world: World, step) -> None:
         case ("start", who):
             world.replicas[who].start()
         case ("restart",):
-            world.desk = FrontDesk(world.clock)
+            world.actor = RouterActor(world.clock)
         case ("wait",):
             world.clock.advance(LOST_SECONDS)

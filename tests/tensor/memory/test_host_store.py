@@ -164,3 +164,20 @@ def test_the_thread_copies_there_and_back(
     assert ended(reports, 4)[1] == Ended(4, 8)
     thread.submit(Read(5, b"", PATH, 0, elsewhere))
     assert ended(reports, 5) == ([4], Ended(5, 4, absent=True))
+
+
+def test_what_is_given_up_is_not_stored() -> None:
+    """Its slots may have been others' by then."""
+    store = HostStore(PoolBlocks(pool_of(), TOKENS), 8)
+    slots = RUNS["one run"]
+    put(store, PATH[:TOKENS], slots)
+
+    def given_up() -> Iterator[Block[BlockSlots]]:
+        for end in range(TOKENS, PATH.size + 1, TOKENS):
+            yield Block(b"", PATH[:end], BlockSlots(slots[end - TOKENS : end]))
+        raise RuntimeError("abandoned")
+
+    with pytest.raises(RuntimeError, match="abandoned"):
+        store.put(given_up())
+    assert (len(store), found(store, PATH)) == (1, 1)
+    assert put(store, PATH, slots) == len(store) == 3

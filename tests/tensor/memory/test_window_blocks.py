@@ -126,7 +126,7 @@ def test_host_memory_has_a_second_part_or_gets_it() -> None:
     elsewhere, halves = at(*range(8, 16)), at(*[NO_SLOT] * 6, 6, 7)
     assert ended(Write(1, b"", PATH, 0, slots, windows), 1) == Ended(1, 8)
     missing = Read(2, b"", PATH, 0, elsewhere, at(4, 5, 6, 7, 4, 5, 6, 7))
-    assert ended(missing, 2) == Ended(2, 0, absent=True)
+    assert ended(missing, 2) == Ended(2, 0, lacks_windows=True)
     assert ended(Read(3, b"", PATH, 0, elsewhere, halves), 3) == Ended(3, 8)
     assert thread.stop(10)
     wanted = [*before[:2], *(each[len(each) // 2 :] for each in before[2:])]

@@ -11,7 +11,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.sim import calibration
 from radixlm.sim.calibration import measured
 from radixlm.sim.calls import Problems, TraceCall, TraceSession
-from radixlm.sim.kept_costs import keep_costs, kept_costs
+from radixlm.sim.costs import keep_costs, kept_costs
 from radixlm.sim.replay import Replay
 from radixlm.testing.checkpoints import write_random_checkpoint
 

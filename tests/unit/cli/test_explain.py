@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from radixlm.cli.explain_command import command
+from radixlm.cli.model_commands import explain as command
 from radixlm.core.errors import ConfigError
 from radixlm.text.model_folder import DEMO_MODEL
 
@@ -188,7 +188,7 @@ def test_a_file_without_a_prompt(tmp_path: Path, body: Any, message: str) -> Non
 def test_no_torch_is_loaded(tmp_path: Path) -> None:
     names = write(tmp_path, "a.json", messages("x")), write(tmp_path, "b.json", response("x"))
     code = (
-        "import sys; from radixlm.cli.explain_command import command; "
+        "import sys; from radixlm.cli.model_commands import explain as command; "
         "command(sys.argv[1:], standalone_mode=False); sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, *names], check=False)  # noqa: S603

@@ -86,7 +86,8 @@ def text_of(drawn: RenderableType) -> str:
 
 
 def shown(cache: Cache, advice: Any = None, height: int | None = 40) -> str:
-    return text_of(picture(cache, "http://x", advice, height))
+    cache.advice = advice
+    return text_of(picture(cache, "http://x", height))
 
 
 def asked(*arguments: str) -> Result:
@@ -106,6 +107,12 @@ def test_events_change_what_is_known():
     assert cache.hit_rate == 0.75
     assert cache.sum("prompt_tokens") == 240  # a minute
     cache.apply("unheard-of", {})
+
+
+def test_statistics_before_the_tree_wait_for_it():
+    cache = Cache()
+    cache.apply("stats", stats())
+    assert "waiting for the first word" in shown(cache)
 
 
 def test_the_heaviest_subtrees_are_shown_with_what_is_above_them():

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from radixlm.core.misses import MissReason, MissReport
-from radixlm.core.moves import Place
+from radixlm.core.moves import Ended, Place
 from radixlm.core.request import RequestOutput
+from radixlm.engine.saving import PAUSE
 from tests.disk_bench import BLOCK, DiskBench
 from tests.engines import make_request
 
@@ -189,3 +190,21 @@ def test_a_copy_that_fails_ends_the_copying_and_no_other(caplog: pytest.LogCaptu
 def test_places_are_asked_in_order_whatever_came_first() -> None:
     bench = DiskBench(host=64)
     assert [tier.place for tier in bench.cache.tiers] == [Place.HOST, Place.DISK]
+
+
+def test_host_memory_is_asked_again_while_the_disk_does_not_answer() -> None:
+    bench = DiskBench(host=4_096, copy="all", moves=0)
+    asked(bench, "first")
+    bench.tiering.turn()
+    bench.tiering.give_way(alone=False)
+    host, disk = bench.tiering.floors
+    while bench.host.jobs:
+        for report in bench.host.work():
+            bench.tiering.take(report)
+    assert (len(host.saving.under_way), len(disk.saving.under_way)) == (0, 1)
+    bench.time.advance(PAUSE)
+    asked(bench, "second", [*PROMPT[::-1]])
+    bench.tiering.turn()
+    [ticket] = host.saving.under_way
+    bench.tiering.give_way(alone=False)
+    assert bench.host.work() == [Ended(ticket, 0, cancelled=True)]

@@ -72,3 +72,14 @@ def test_what_is_read_of_it_is_given_up() -> None:
     assert bench.cache.match(PROMPT, Namespace()).length == 0
     output = bench.run()["waits"]
     assert (output.cached_tokens, output.finish_reason is not None) == (0, True)
+
+
+def test_what_is_stored_of_it_is_deleted_though_nothing_is_written_any_more() -> None:
+    """Else the next start would find it."""
+    bench = DiskBench(capacity=8 * 64)
+    bench.store(PROMPT)
+    assert stored(bench, PROMPT) == len(PROMPT) // BLOCK
+    bench.saving.turn_off("a disk that failed once")
+    spoil(bench, 0)
+    bench.settle()
+    assert not bench.disk.blocks

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from radixlm.core.errors import DiskStoreError
 from radixlm.core.moves import StoredPath
 from radixlm.memory.disk_store import DiskStore, StoredBlock
 from radixlm.memory.store_care import contents, repair, verify
+from radixlm.memory.store_files import BlockFile
 from radixlm.memory.store_identity import WINDOW_BYTES, StoreIdentity
 from radixlm.memory.store_schema import FILE
 from tests.store_support import BYTES, TOKENS, open_store, path, payload
@@ -42,7 +44,7 @@ def found(store: DiskStore, number: int, *, whole: bool) -> bool:
     """Whether a block is read, and has its bytes."""
     tokens = PATH[: (number + 1) * TOKENS]
     into = bytearray(BYTES if whole else BYTES - WINDOWS)
-    there = store.get(StoredPath(b"", tokens), [memoryview(into)])
+    there = store.reader(StoredPath(b"", tokens), number * TOKENS).next([memoryview(into)])
     assert not there or payload(b"", tokens).startswith(bytes(into))
     return there
 
@@ -116,7 +118,7 @@ def test_blocks_of_one_part_are_of_another_identity(tmp_path: Path) -> None:
     before.put([StoredBlock(b"", PATH[:TOKENS], [memoryview(payload(b"", PATH[:TOKENS]))])])
     store = opened(tmp_path)
     assert not found(store, 0, whole=False)
-    assert before.get(StoredPath(b"", PATH[:TOKENS]), [memoryview(bytearray(BYTES))])
+    assert before.reader(StoredPath(b"", PATH[:TOKENS]), 0).next([memoryview(bytearray(BYTES))])
 
 
 def test_a_row_whose_sum_is_damaged_is_no_block(tmp_path: Path) -> None:
@@ -128,3 +130,35 @@ def test_a_row_whose_sum_is_damaged_is_no_block(tmp_path: Path) -> None:
         assert put(store, [True]) == 1
         assert not found(store, 0, whole=False)
         assert len(store) == 0
+
+
+@pytest.mark.parametrize("fails", ["the blocks", "sync"])
+def test_what_is_given_up_leaves_the_disk_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """An index that is made anew finds what was stored before, and no more."""
+    store = opened(tmp_path)
+    put(store, [True, False])
+
+    def given_up() -> Iterator[StoredBlock]:
+        for number in range(3):
+            tokens = PATH[: (number + 1) * TOKENS]
+            yield StoredBlock(b"", tokens, [memoryview(payload(b"other", tokens))])
+        if fails == "the blocks":
+            raise DiskStoreError("abandoned")
+
+    def fail(_file: BlockFile) -> None:
+        raise DiskStoreError("no room")
+
+    with monkeypatch.context() as patch:
+        if fails == "sync":
+            patch.setattr(BlockFile, "sync", fail)
+        with pytest.raises(DiskStoreError):
+            store.put(given_up())
+    for _ in range(2):
+        assert [found(store, n, whole=False) for n in range(3)] == [True, True, False]
+        assert (windows(store), len(store)) == ([0b01], 2)
+        store.close()
+        (tmp_path / FILE).unlink()
+        store = opened(tmp_path)
+    store.close()

@@ -17,10 +17,10 @@ METRICS = """
 from radixlm.core.clock import VirtualClock
 from radixlm.engine import EngineStats
 from radixlm.ray.router_routes import replica_metrics
-from radixlm.routing import Reported, Why
+from radixlm.routing import ReplicaStatus, Why
 from radixlm.server.insight.metrics import Metrics, RequestTimes
 stats = EngineStats()
-replicas = [Reported("a", 0.1, 1, 20.0, dict.fromkeys(Why, 1), stats, "", 9)]
+replicas = [ReplicaStatus("a", 0.1, 1, 20.0, dict.fromkeys(Why, 1), stats, "", 9)]
 metrics = Metrics(
     lambda: stats, "name", VirtualClock(), families=lambda: replica_metrics(replicas)
 )

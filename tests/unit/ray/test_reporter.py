@@ -15,15 +15,15 @@ from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.loop import Died
 from radixlm.ray.reporter import Reporter
-from radixlm.routing import FrontDesk
+from radixlm.routing import RouterActor
 from tests.server_support import fake_engine
 
 KEY = np.arange(1, 9, dtype=np.int32)
 
 
-class Desk:
+class RouterHandle:
     def __init__(self):
-        self.front, self.calls = FrontDesk(), []
+        self.front, self.calls = RouterActor(), []
 
     async def ask(self, method, *arguments):
         await asyncio.sleep(0.001)
@@ -38,7 +38,7 @@ class Desk:
 
     def held(self):
         [offer] = self.front.offers(Namespace(), KEY) or [None]
-        return 0 if offer is None else offer.cached
+        return 0 if offer is None else offer.cached_tokens
 
 
 def request(number):
@@ -50,16 +50,16 @@ DYING = (
     + """
 async def main():
     engine, _ = fake_engine()
-    desk = Desk()
-    reporter = Reporter("one", engine, desk)
+    router = RouterHandle()
+    reporter = Reporter("one", engine, router)
     reporter.start()
     await asyncio.sleep(0.1)
     engine.client.put(Died(EngineDeadError("rank 1 of 2 is gone")))
-    while "leave" not in desk.calls:
+    while "leave" not in router.calls:
         await asyncio.sleep(0.1)
-    count = len(desk.calls)
+    count = len(router.calls)
     await asyncio.sleep(2)
-    print("report" in desk.calls, desk.calls[-1], len(desk.calls) - count)
+    print("report" in router.calls, router.calls[-1], len(router.calls) - count)
     await engine.close()
 
 asyncio.run(asyncio.wait_for(main(), 30))
@@ -99,20 +99,20 @@ async def main():
         pass
     watch, watched = engine.watch, []
     engine.watch = lambda *args, **named: watched.append(0) or Viewer(watch(*args, **named))
-    desk = Desk()
-    reporter = Reporter("one", engine, desk)
+    router = RouterHandle()
+    reporter = Reporter("one", engine, router)
     reporter.start()
     number = 0
-    while not desk.held():
+    while not router.held():
         number += 1
         reporter.arrived(request(number))
         reporter.ended(request(number), None)
         await asyncio.sleep(0.01)
-    print(desk.held(), len(watched))
+    print(router.held(), len(watched))
     await engine.flush_cache()
-    while desk.held():
+    while router.held():
         await asyncio.sleep(0.01)
-    print(desk.held(), len(watched))
+    print(router.held(), len(watched))
     await reporter.close()
     await engine.close()
 

@@ -7,7 +7,8 @@ import pytest
 from radixlm.core.errors import ConfigError, QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import Dropped, FeedUpdate, Position, ResidentPrefix, Router, Why
+from radixlm.routing import FeedUpdate, Position, Router, Why
+from radixlm.routing.tree_mirror import Dropped, ResidentPrefix
 
 HERE = Namespace()
 
@@ -134,11 +135,14 @@ def test_gaps_are_seen_and_what_is_said_twice_is_taken_once():
     assert not made.take("nobody", held)
 
 
-def test_a_replica_that_leaves_gives_back_its_requests():
+def test_a_replica_that_leaves_takes_its_requests_along():
     made = router()
     gone = made.choose("1", HERE, key(range(100))).replica
-    assert made.leave(gone) == ("1",)
-    assert made.leave(gone) == ()
+    assert made.sent_to(gone) == {"1"}
+    made.leave(gone)
+    made.leave(gone)
+    made.began("1")
+    assert set(made.names) == {"a", "b"} - {gone}
     again = made.choose("1", HERE, key(range(100)))
     assert again.replica != gone
     assert again.why is Why.ONLY

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from radixlm.cache.components.window_slots import WindowSize
 from radixlm.core.keys import as_key
+from radixlm.core.moves import News
 from radixlm.core.request import Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from tests.disk_bench import BLOCK, DiskBench
@@ -95,3 +98,46 @@ def test_host_memory_and_then_the_disk() -> None:
     assert 0 < on_host < on_disk == 60
     assert output.cached_tokens == 60
     assert output.miss.from_host == on_host
+
+
+@pytest.mark.parametrize("said", [False, True])
+def test_blocks_that_have_lost_their_windows_are_not_deleted(*, said: bool) -> None:
+    """Another process has written them anew. said: that is known before they are read."""
+    bench = bench_of()
+    blocks = bench.disk.blocks
+    for name in list(blocks)[-3:]:
+        blocks[name] = blocks[name][:1]
+    if said:
+        bench.tiering.take(News(bench.disk.paths()))
+        bench.step()
+    output = served(bench, PROMPT)
+    assert output.cached_tokens == 48
+    assert len(blocks) == 15
+    assert bench.tier.length_of(as_key(PROMPT), Namespace()) == 60
+
+
+def test_none_follows_a_read_whose_windows_come_after_what_it_shares() -> None:
+    bench = bench_of()
+    for name, prompt in (("a", PROMPT), ("b", [*PROMPT[:34], 201]), ("c", [*PROMPT, 202])):
+        bench.core.add(make_request(name, prompt, 1))
+    bench.core.step()
+    assert [job.tokens.size for job, _ in bench.disk.jobs] == [60, 32]
+    assert windows_read(bench) == [9, 9]
+    assert bench.run()["b"].cached_tokens == 32
+
+
+@pytest.mark.parametrize("room", [15 * BLOCK, 4_096])
+def test_what_was_written_without_windows_gets_them_when_it_is_computed_again(room: int) -> None:
+    size = WindowSize(WINDOW, 0, 16, BLOCK)
+    size = size._replace(capacity=size.least(1) + 40)
+    bench = DiskBench(200, windows=size, room=room, moves=0)
+    served(bench, PROMPT)
+    windows = bench.cache.windows
+    windows.evict(windows.evictable)
+    bench.settle()
+    tier, key = bench.tier, as_key(PROMPT)
+    assert tier.length_of(key, Namespace()) == 60 > tier.restorable(key, Namespace())
+    served(bench, PROMPT)
+    bench.settle()
+    assert tier.restorable(key, Namespace()) == 60
+    assert (tier.usage().private, tier.usage().locked, len(bench.disk.blocks)) == (0, 0, 15)

@@ -6,8 +6,7 @@ import pytest
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
-from radixlm.sim.costs import made_up
-from radixlm.sim.kept_costs import costs_path, keep_costs, kept_costs
+from radixlm.sim.costs import costs_path, keep_costs, kept_costs, made_up
 
 CONFIG = EngineConfig(model="models/some")
 

@@ -9,9 +9,8 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.sim.calls import Problems, TraceCall, TraceSession
 from radixlm.sim.costs import Costs, Timed
-from radixlm.sim.disk_losses import DiskLosses
 from radixlm.sim.replay import Replay
-from radixlm.sim.sim_disk import DiskSize
+from radixlm.sim.sim_disk import DiskLosses, DiskSize
 from tests.invariants import check
 
 # Each new token of a prompt takes a millisecond: a disk of 100,000 a second is far faster.

@@ -49,8 +49,10 @@ class ComponentHold(Protocol):
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
         """Give up what no token after the first `computed` needs."""
 
-    def release(self, committed: int, slots: Slots) -> None:
-        """Give up all, but private slots of tokens: those are freed with the pool's, by `drop`."""
+    def release(self, committed: int, slots: Slots, *, used: bool) -> None:
+        """Give up all, but private slots of tokens: those are freed with the pool's, by `drop`.
+        used: until now; else what goes first is as it was.
+        """
 
     def locks(self, committed: int, slots: Slots) -> Slots:
         """The slots that it locks, as Component.needs names them."""

@@ -107,16 +107,17 @@ class StateSlots(TreeObserver):
             if found:
                 self._ranks[slot] = True, self._uses
 
-    def unlock(self, slots: Slots) -> None:
-        """Undo a lock; the checkpoint was used until now."""
+    def unlock(self, slots: Slots, *, used: bool = True) -> None:
+        """Undo a lock; the checkpoint was used until now, or not."""
         for slot in slots.tolist():
             if self._locks[slot] < 1:
                 raise CacheError(f"state slot {slot} is unlocked that was not locked")
             self._locks[slot] -= 1
             self.locked -= not self._locks[slot]
             self.held -= 1
-            self._uses += 1
-            self._ranks[slot] = self._ranks[slot][0], self._uses
+            if used:
+                self._uses += 1
+                self._ranks[slot] = self._ranks[slot][0], self._uses
 
     def give(self, source: Slots) -> int:
         """A private slot, by eviction if need be, into which a checkpoint is copied; (0,) stands
@@ -248,10 +249,10 @@ class StateHold:
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
         """Do nothing: what it began with stays locked, for those that part from it there."""
 
-    def release(self, _committed: int, _slots: Slots) -> None:
+    def release(self, _committed: int, _slots: Slots, *, used: bool) -> None:
         if self.slot is not None:
             self._states.give_back(self.slot)
-        self._states.unlock(self.source)
+        self._states.unlock(self.source, used=used)
 
     def locks(self, _committed: int, _slots: Slots) -> Slots:
         return self.source

@@ -86,8 +86,8 @@ class WindowHold:
         held = length - max(self.start, cached)
         return max(min(total - cached, self.windows.span) - held, 0)
 
-    def release(self, committed: int, slots: Slots) -> None:
-        self.windows.unlock(slots[self.start : committed], end=True)
+    def release(self, committed: int, slots: Slots, *, used: bool) -> None:
+        self.windows.unlock(slots[self.start : committed], end=True, used=used)
 
     def _unlock(self, start: int, stop: int, slots: Slots) -> None:
         windows, size = self.windows, self.windows.page_size

@@ -240,9 +240,11 @@ class WindowSlots:
         self.locked += fresh
         self.held += mine.size
 
-    def unlock(self, slots: Slots, *, end: bool) -> None:
-        """Undo a lock. end: matches are likely to end at the last of these."""
+    def unlock(self, slots: Slots, *, end: bool, used: bool = True) -> None:
+        """Undo a lock. end: matches are likely to end at the last of these. used: until now."""
         mine = self._unlock(slots)
+        if not used:
+            return
         pages = 0 if end else np.arange(mine.size) // self.page_size
         level = np.maximum(self._rank[mine] // _LEVEL, END if end else INSIDE)
         self._rank[mine] = level * _LEVEL + self._uses + pages

@@ -64,7 +64,7 @@ class StoredTier:
         seen = 0 if windows is None else windows.reach
         self._window_blocks = -(-seen // block_tokens)
         self._parts = StoredParts(place, tree.order, block_tokens, tree.stored_changed)
-        self._queue = WriteQueue(tree, self._parts, pool_tokens)
+        self._queue = WriteQueue(tree, self._parts, pool_tokens, windows, self._window_blocks)
         self._private = 0
         tree.watch(self._parts)
 
@@ -125,23 +125,27 @@ class StoredTier:
         *,
         reserved: int = 0,
         windows: int = ALL_BLOCKS,
+        exact: bool = False,
     ) -> None:
         """The blocks of key[start:upto] are stored now. Tokens that the tree does not know become
         placeholders: known, not resident, restorable. O(nodes + new bytes).
 
-        windows: which of them with the part of layers with a window, see StoredPath; what is known
-        of others stays. reserved: how much of a reservation that uses up; room for what is not
-        reserved is made, or they are dropped. So are blocks of which one that comes before them is
-        not stored: after a restart, name shorter paths first. Raises InvalidKeyError, CacheError.
+        windows: which of them with the part of layers with a window, see StoredPath. exact: no
+        others of the path are; else what is known of others stays. reserved: how much of a
+        reservation that uses up; room for what is not reserved is made, or they are dropped. So are
+        blocks of which one that comes before them is not stored: after a restart, name shorter
+        paths first. Raises InvalidKeyError, CacheError.
         """
         self.give_back(reserved)
         known = as_key(key)[: self._parts.floor(upto)]
         start = self._parts.floor(start)
-        windows &= (1 << known.size // self.block_tokens) - 1
+        path = (1 << known.size // self.block_tokens) - 1
+        mask = windows & path, path * exact
         there = self.length_of(known, namespace)
         if there >= known.size:
-            if windows and self._window_blocks:
-                self._parts.cover(self._tree.node_of(known, namespace), there, windows)
+            node, _ = self._tree.place(known, namespace)
+            if node is not None and self._window_blocks:
+                self._parts.cover(node, 0, *mask)
             return
         held = self.lock(known, namespace, there)
         fits = there >= start and self._make_room(known.size - there)
@@ -150,7 +154,7 @@ class StoredTier:
             self._parts.dropped.append(Blocks(namespace, known.copy(), max(start, there)))
             return
         node = self._tree.node_of(known, namespace)
-        self._parts.cover(node, known.size, windows)
+        self._parts.cover(node, known.size, *mask)
         if node.parent is not None:
             self._tree.merge(node.parent)
         self._forget()
@@ -164,6 +168,15 @@ class StoredTier:
         if node is not None and known == end:
             self._parts.drop_after(node, end - 1)
             self._forget()
+
+    def lacks_windows(self, key: Key, namespace: Hashable, start: int) -> None:
+        """The block of `key` that begins at `start` is stored without the part of layers with a
+        window.
+        """
+        end = self._parts.floor(start) + self.block_tokens
+        node, known = self._tree.place(key[:end], namespace)
+        if node is not None and known == end:
+            self._parts.cover(node, 0, 0, 1 << start // self.block_tokens)
 
     def discard(self, key: Key, namespace: Hashable, keep: int) -> None:
         """Drop all blocks that hold tokens of `key` after its first `keep` (whole pages)."""
@@ -210,9 +223,9 @@ class StoredTier:
         self._queue.note(node, found)
 
     def to_write(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
-        """Up to `n_tokens` tokens of blocks that a policy wants there: resident, not stored, the
-        front of each path first, no block twice. What is in flight is not known here: ask again
-        when what was returned is stored or given up.
+        """Up to `n_tokens` tokens of blocks that a policy wants there: resident, not stored, or the
+        last ones of one path without their windows; the front of each path first, no block twice.
+        What is in flight is not known here: ask again when what was returned is stored or given up.
         """
         return self._queue.take(policy, n_tokens)
 

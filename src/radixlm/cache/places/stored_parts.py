@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -113,25 +115,22 @@ class StoredParts(TreeObserver):
         stored = node.stored[self.place]
         return node.start + stored if stored else 0
 
-    def cover(self, node: TreeNode, upto: int, windows: int) -> None:
+    def cover(self, node: TreeNode, upto: int, windows: int, exact: int = 0) -> None:
         """The path through `node` is stored up to its first `upto` tokens. windows: see StoredPath,
-        of blocks that are stored with both parts, or were before.
+        of blocks that are stored with both parts; others may be, but not those of `exact`.
         """
         for at in reversed(list(upward(node))):
             wanted = min(upto, at.end) - at.start
             if wanted > at.stored[self.place]:
                 self._resize(at, wanted)
             if (part := self.by_id.get(at.id)) is not None:
-                part.windows |= windows & self._blocks(at)
+                part.windows = (part.windows & ~exact | windows) & self._blocks(at)
 
     def usable(self, node: TreeNode, upto: int, window_blocks: int) -> int:
         """Tokens of the longest prefix of a path, of its first `upto` that are stored, of which the
         last window_blocks are stored with both parts, or all that there are. O(nodes + blocks).
         """
-        windows = 0
-        for at in upward(node):
-            if (part := self.by_id.get(at.id)) is not None:
-                windows |= part.windows
+        windows = self.windows(upward(node))
         # What stands before the first block is there. Bit b stands for a run that ends with it.
         runs = (windows << window_blocks) | ((1 << window_blocks) - 1)
         runs &= (1 << (upto // self.block_tokens + window_blocks)) - 1
@@ -141,6 +140,11 @@ class StoredParts(TreeObserver):
             runs &= runs << more
             length += more
         return (runs.bit_length() - window_blocks) * self.block_tokens
+
+    def windows(self, path: Iterable[TreeNode]) -> int:
+        """The bits of all blocks of a path that are stored with both parts."""
+        parts = (self.by_id.get(at.id) for at in path)
+        return reduce(or_, (part.windows for part in parts if part is not None), 0)
 
     def _blocks(self, node: TreeNode) -> int:
         """Bits of the stored blocks that end in a node."""

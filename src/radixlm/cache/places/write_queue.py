@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from radixlm.cache.components.window_slots import WindowSlots
 from radixlm.cache.places.stored_parts import Blocks, StoredParts, path_tokens
-from radixlm.cache.radix.node import TreeNode, upward
+from radixlm.cache.radix.node import TreeNode, path_slots, upward
 from radixlm.cache.radix.observer import TreeObserver
 from radixlm.cache.radix.tree import RadixTree
 from radixlm.core.config import DiskWritePolicy
@@ -25,7 +26,17 @@ class WriteQueue(TreeObserver):
     joined with. The tree is never walked for what is new.
     """
 
-    def __init__(self, tree: RadixTree, parts: StoredParts, pool_tokens: int) -> None:
+    def __init__(
+        self,
+        tree: RadixTree,
+        parts: StoredParts,
+        pool_tokens: int,
+        windows: WindowSlots | None,
+        window_blocks: int,
+    ) -> None:
+        """window_blocks: how many blocks the last window takes."""
+        self._windows = windows
+        self._window_blocks = window_blocks
         self._tree = tree
         self._parts = parts
         self._full = FULL * pool_tokens
@@ -76,20 +87,36 @@ class WriteQueue(TreeObserver):
                 del path[0]
             top = path[0]
             end = floor(min(top.start + top.resident, reach))
-            start = 0
-            for at in path:
-                start = max(start, floor(self._parts.end(at)))
-                start = max(start, floor(min(ends.get(at, 0), at.end)))
+            start = stored = max(floor(self._parts.end(at)) for at in path)
+            if self._windows is not None:
+                start = self._without_windows(path, min(start, end), end)
+            written = max(floor(min(ends.get(at, 0), at.end)) for at in path)
+            start, stored = max(start, written), max(stored, written)
             if start >= end:
                 continue
-            stop = min(end, start + floor(n_tokens))
+            stop = min(end, stored + floor(max(n_tokens, 0)))
             if start < stop:
                 found.append(Blocks(top.namespace, path_tokens(top)[:stop], start))
                 n_tokens -= stop - start
                 ends.update((at, stop) for at in path)
-            if stop < end:
+            if stop < end or n_tokens < 0:
                 break  # the node is still the queue's first
         return found
+
+    def _without_windows(self, path: list[TreeNode], start: int, end: int) -> int:
+        """The beginning of what is to be written before `end` of a path that is stored up to
+        `start`: a block of the last window that is stored without it, if then all have it.
+        """
+        size, last = self._parts.block_tokens, end // self._parts.block_tokens
+        first = max(last - self._window_blocks, 0)
+        stored = self._parts.windows(path)
+        lacking = [block for block in range(first, start // size) if not stored >> block & 1]
+        if not lacking or self._windows is None:
+            return start
+        slots = path_slots(path[0], first * size, end)
+        there = [part.all() for part in self._windows.resident(slots).reshape(-1, size)]
+        whole = all(there[block - first] or stored >> block & 1 for block in range(first, last))
+        return lacking[0] * size if whole else start
 
     def merged(self, node: TreeNode, child: TreeNode) -> None:
         found = self._nodes.pop(node, None)

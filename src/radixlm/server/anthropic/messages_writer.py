@@ -257,11 +257,7 @@ class MessageWriter:
     """The Writer of one message. body: the request's. applied: the edits of its context."""
 
     def __init__(
-        self,
-        service: Service,
-        chat: ChatTask,
-        body: MessagesBody,
-        applied: Sequence[AppliedEdit],
+        self, service: Service, chat: ChatTask, body: MessagesBody, applied: Sequence[AppliedEdit]
     ) -> None:
         self.meter = UsageMeter(1)
         self._service = service

@@ -240,16 +240,10 @@ def messages_error(error: Exception, request_id: str) -> MessagesError:
         # Clients that make room when it is full look for these words.
         length = f"{error.prompt_tokens} tokens > {error.longest_prompt} maximum"
         message = f"prompt is too long: {length}"
-    details: MessagesErrorDetails = {
-        "type": _ANTHROPIC_TYPES.get(status, rest),
-        "message": message,
-    }
+    details: MessagesErrorDetails = {"type": _ANTHROPIC_TYPES.get(status, rest), "message": message}
     if isinstance(error, errors.InvalidRequestError) and error.param == "thread":
         # Their package reads this, and sends the whole conversation from then on.
-        details["details"] = {
-            "error_code": "thread_unsupported_request",
-            "unsupported": ["thread"],
-        }
+        details["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     return {"type": "error", "error": details, "request_id": request_id}
 
 

@@ -120,10 +120,7 @@ def _item_schema(events: Json) -> Json:
     data = {"type": "string", "contentMediaType": _JSON, "contentSchema": events}
     return {
         "type": "object",
-        "properties": {
-            "data": {"anyOf": [{"const": "[DONE]"}, data]},
-            "event": {"type": "string"},
-        },
+        "properties": {"data": {"anyOf": [{"const": "[DONE]"}, data]}, "event": {"type": "string"}},
         "required": ["data"],
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -49,10 +49,6 @@ _BITS = 24  # of the largest number that histograms of numbers have a bucket for
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
-# The name of a counter, what it counts, and how many.
-Counted = tuple[str, str, float]
-
-
 def as_sglang(text: str) -> str:
     """All of them: the names are SGLang's already, but for their prefix."""
     return _LINE.sub(lambda line: _renamed(line, f"sglang:{line['name']}"), text)
@@ -77,7 +73,8 @@ class Metrics(Collector):
 
     time_to_first_token, queue_time, inter_token_latency, request_latency: in seconds, observed by
     the routes.
-    more: what other parts count. families: whole ones, with labels of their own.
+    more: what other parts count, in fields as the engine's. families: whole ones, with labels of
+    their own.
     names: whose prefix they have.
     """
 
@@ -87,7 +84,7 @@ class Metrics(Collector):
         model_name: str,
         clock: Clock,
         *,
-        more: Callable[[], Iterable[Counted]] = tuple,
+        more: Sequence[object] = (),
         families: Callable[[], Iterable[Metric]] = tuple,
         names: MetricsNames = "radixlm",
     ) -> None:
@@ -132,7 +129,7 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Collect what the routes do not observe."""
         stats = self._stats()
-        for metric, value in exported(stats):
+        for metric, value in chain.from_iterable(map(exported, (stats, *self._more))):
             if metric.kind == "histogram":
                 labels = ["model_name"]
                 family = HistogramMetricFamily(PREFIX + metric.name, metric.text, labels=labels)
@@ -150,8 +147,6 @@ class Metrics(Collector):
             ("gen_throughput", "Tokens generated a second, since the last look.", rate),
         ):
             yield self._family(_GAUGE, name, text, {(): value})
-        for name, text, total in self._more():
-            yield self._family(_COUNTER, name, text, {(): total})
         yield from self._families()
         expected = zip(POOL_SCALES, stats.expected_tokens, strict=True)
         yield self._family(

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 from radixlm.core.errors import ConfigError, reason_of
-from radixlm.core.reports import counter, exported
+from radixlm.core.reports import counter
 from radixlm.formats.private_files import open_private
 from radixlm.formats.trace_lines import PrefixHasher, Recorded, header, trace_line
 from radixlm.server.config.server_config import ServerConfig
@@ -35,10 +35,6 @@ class RecorderCounts:
     dropped: int = counter(
         "recorded_dropped_requests", "Requests left out: too many at once, or no room in the file."
     )
-
-    def described(self) -> list[tuple[str, str, float]]:
-        """The metrics: of each its name, what it counts, and how many."""
-        return [(metric.name, metric.text, count) for metric, count in exported(self)]
 
 
 class Recorder:

@@ -16,15 +16,10 @@ from typing import Any
 
 from radixlm.assembly import AsyncEngine
 from radixlm.core.errors import ConfigError, EngineDeadError
-from radixlm.core.reports import TreeQuery, counter, exported
+from radixlm.core.reports import TreeQuery, counter
 from radixlm.core.request import Namespace
 from radixlm.engine.watching import Scene
-from radixlm.server.config.server_config import (
-    FLAG,
-    KVEventsConfig,
-    Libraries,
-    load_libraries,
-)
+from radixlm.server.config.server_config import FLAG, KVEventsConfig, Libraries, load_libraries
 from radixlm.server.kv_events.blocks import BlockLedger, Removed, Stored
 
 SECONDS_TO_NEXT_TRY = 1.0
@@ -67,10 +62,6 @@ class KVEventCounts:
     failures: int = counter(
         "kv_event_failures", "Times they broke off and began afresh: a bug if not 0."
     )
-
-    def described(self) -> list[tuple[str, str, float]]:
-        """The metrics: of each its name, what it counts, and how many."""
-        return [(metric.name, metric.text, count) for metric, count in exported(self)]
 
 
 class Publisher:

@@ -143,9 +143,7 @@ async def completions(request: Request, body: CompletionBody) -> Response:
 
 
 @router.get(
-    "/v1/models",
-    response_model=ModelList | ModelPage,
-    responses=noted(error=Error | MessagesError),
+    "/v1/models", response_model=ModelList | ModelPage, responses=noted(error=Error | MessagesError)
 )
 async def models(request: Request) -> Response:
     """The model that is served, alone and with each adapter: OpenAI's list, or Anthropic's to its

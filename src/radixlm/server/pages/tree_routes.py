@@ -16,12 +16,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from radixlm.core.errors import (
-    EngineDeadError,
-    InvalidRequestError,
-    NodeGoneError,
-    QueueFullError,
-)
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, NodeGoneError, QueueFullError
 from radixlm.core.reports import Arrived, Event, Finished, Retracted, Scheduled, TreeQuery
 from radixlm.engine.watching import Scene, SceneChange
 from radixlm.server.http.body import DIGITS, Body
@@ -266,10 +261,7 @@ async def cache_node(
     query = replace(query, replica=params.replica)
     tree = (await service.engine.look(query)).tree
     writer = tree_nodes.NodeWriter(
-        service.engine.tokenizer,
-        within=query.within,
-        characters=WHOLE_CHARACTERS,
-        runs=WHOLE_RUNS,
+        service.engine.tokenizer, within=query.within, characters=WHOLE_CHARACTERS, runs=WHOLE_RUNS
     )
     node = await service.pages.run(lambda: writer.node(tree.nodes[0]))
     whole: tree_nodes.NodeWhole = {**node, "path": [view.id for view in tree.path]}
@@ -277,9 +269,7 @@ async def cache_node(
 
 
 @router.get(
-    "/cache/search",
-    response_model=tree_nodes.SearchOut,
-    responses=noted(*_LOOKING, admin=True),
+    "/cache/search", response_model=tree_nodes.SearchOut, responses=noted(*_LOOKING, admin=True)
 )
 async def cache_search(request: Request, params: Annotated[SearchParams, Query()]) -> Response:
     """Nodes by their text."""

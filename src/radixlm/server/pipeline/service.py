@@ -35,10 +35,10 @@ from radixlm.server.bodies.protocol import CacheParams
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.envelope import Keyring, exchange_of
 from radixlm.server.http.http_errors import ModelNotFoundError
+from radixlm.server.http.logs import Notices
 from radixlm.server.http.tracing import Tracing
 from radixlm.server.insight.advice import MissWindow
-from radixlm.server.insight.metrics import Counted, Metrics
-from radixlm.server.insight.notices import Notices
+from radixlm.server.insight.metrics import Metrics
 from radixlm.server.insight.recorder import Recorder
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.served_engine import ServedEngine
@@ -150,7 +150,7 @@ class Service:
         engine: ServedEngine,
         model_name: str,
         config: ServerConfig,
-        more: Callable[[], Iterable[Counted]] = tuple,
+        more: Sequence[object] = (),
         recorder: Recorder | None = None,
         more_metrics: Callable[[], Iterable[Metric]] = tuple,
         *,

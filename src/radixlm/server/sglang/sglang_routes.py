@@ -7,23 +7,25 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from radixlm.assembly import ModelInfo
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import EngineDeadError, QueueFullError
+from radixlm.core.errors import ConfigError, EngineDeadError, ModelError, QueueFullError, wrong
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.config.server_config import KVEventSource
+from radixlm.server.http.body import Body
 from radixlm.server.http.envelope import exchange_of
-from radixlm.server.http.http_errors import NotGeneratingError
+from radixlm.server.http.http_errors import NotGeneratingError, RequestTimeoutError
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
-from radixlm.server.pipeline.service import check_room, service_of, tenant_of
+from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
 from radixlm.server.sglang.generate_answers import Generated, NativeWriter, native_task
 from radixlm.server.sglang.generate_body import AbortBody, GenerateBody
 
@@ -277,3 +279,78 @@ async def reset_prefix_cache(request: Request) -> Response:
 async def ping() -> Response:
     """200 for as long as the process answers, whatever the engine does; see /health."""
     return JSONResponse({"status": "ok"})
+
+
+_Text = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class LoadAdapterBody(Body):
+    """lora_path: the adapter's folder on the server. pinned: all stay until they are unloaded."""
+
+    lora_name: _Text
+    lora_path: _Text
+    pinned: bool | None = None
+
+
+class UnloadAdapterBody(Body):
+    lora_name: _Text
+
+
+class AdaptersOut(TypedDict):
+    """loaded_adapters: all names, with their folders."""
+
+    success: bool
+    error_message: str
+    loaded_adapters: dict[str, str]
+
+
+@router.post(
+    "/load_lora_adapter",
+    response_model=AdaptersOut,
+    responses=noted(
+        EngineDeadError,
+        QueueFullError,
+        RequestTimeoutError,
+        admin=True,
+        example={"lora_name": "french", "lora_path": "adapters/french"},
+    ),
+)
+async def load_lora_adapter(request: Request, body: LoadAdapterBody) -> Response:
+    """Load an adapter from a folder on the server; requests may name it from then on. For admins.
+
+    A name that is loaded has to be unloaded first.
+    """
+    service = service_of(request)
+    service.check_admin(request)
+    service.engine.health()
+    if body.lora_name == service.model_name:
+        raise wrong("lora_name", f"{body.lora_name!r:.80} is the model's own")
+    try:
+        await service.engine.load_lora_adapter(body.lora_name, body.lora_path)
+    except (ConfigError, ModelError) as error:
+        raise wrong("lora_path", f"can not be loaded: {error}") from None
+    except TimeoutError:
+        text = f"it took too long to read {body.lora_path!r:.200}, and nothing was loaded"
+        raise RequestTimeoutError(f"{text}; look whether its disk answers") from None
+    return _answer(service)
+
+
+@router.post(
+    "/unload_lora_adapter",
+    response_model=AdaptersOut,
+    responses=noted(EngineDeadError, admin=True, example={"lora_name": "french"}),
+)
+async def unload_lora_adapter(request: Request, body: UnloadAdapterBody) -> Response:
+    """Let an adapter go: no request may name it any more. Answers when those that have it have
+    ended. For admins.
+    """
+    service = service_of(request)
+    service.check_admin(request)
+    service.engine.health()
+    await service.engine.unload_lora_adapter(body.lora_name)
+    return _answer(service)
+
+
+def _answer(service: Service) -> Response:
+    loaded = {name: adapter.path for name, adapter in service.engine.adapters.named.items()}
+    return JSONResponse({"success": True, "error_message": "", "loaded_adapters": loaded})

@@ -112,6 +112,31 @@ def test_a_window_that_was_read_is_handed_to_tokens_that_are_resident() -> None:
     assert (cache.usage().evictable, windows.usage()[1:]) == (32, (0, 0, 6))
 
 
+@pytest.mark.parametrize(("used", "left"), [(False, [0, 24]), (True, [24, 0])])
+def test_a_read_that_gets_no_room_is_no_use_of_windows(*, used: bool, left: list[int]) -> None:
+    cache, _, windows = made()
+    keys = KEY[:24], as_key(range(100, 124))
+    for key in keys:
+        computed(cache, key)
+    cache.hold(keys[0], None, 24, 18).release(used=used)
+    windows.evict(19)
+    assert [cache.match(key, max_match=24).length for key in keys] == left
+
+
+def test_the_last_window_of_what_is_stored_without_it_is_written_once_it_is_there() -> None:
+    cache, tier, windows = made()
+    tier.stored(KEY, None, 0, 36, windows=0b10000000)
+    computed(cache, KEY)
+    assert [blocks.start for blocks in tier.to_write("through", 400)] == [32]
+    tier.stored(KEY, None, 32, 40, windows=0b1000000000)
+    assert tier.restorable(KEY, None) == 0
+    computed(cache, KEY[:1])
+    cache.acquire(KEY).release()
+    assert [blocks.start for blocks in tier.to_write("through", 400)] == [32]
+    windows.evict(windows.evictable)
+    assert [blocks.start for blocks in tier.to_write_at_stop(400)] == []
+
+
 def test_only_whole_blocks_are_copied_and_stay_meanwhile() -> None:
     cache, _, windows = made()
     computed(cache, KEY)
@@ -125,3 +150,17 @@ def test_only_whole_blocks_are_copied_and_stay_meanwhile() -> None:
     assert windows.usage().locked == 8
     windows.end_copy(mine)
     assert windows.usage()[1:] == (0, 0, 8)
+
+
+def test_what_others_say_of_windows_takes_some_away() -> None:
+    _, tier, _ = made()
+    tier.stored(KEY, None, 0, 24)
+    tier.stored(KEY, None, 0, 20, windows=0b1011, exact=True)
+    assert (tier.length_of(KEY, None), tier.restorable(KEY, None)) == (24, 8)
+    tier.stored(KEY, None, 8, 16, windows=0)  # a write takes nothing away
+    tier.stored(KEY, None, 8, 12, windows=0b100)
+    assert tier.restorable(KEY, None) == 16
+    tier.lacks_windows(KEY, None, 4)
+    assert (tier.length_of(KEY, None), tier.restorable(KEY, None)) == (24, 16)
+    tier.lacks_windows(KEY, None, 12)
+    assert (tier.length_of(KEY, None), tier.restorable(KEY, None)) == (24, 4)

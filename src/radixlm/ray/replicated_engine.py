@@ -30,12 +30,11 @@ from radixlm.engine.adapter_names import AdapterNames
 from radixlm.engine.input_processor import Prompt, new_request, prompt_key
 from radixlm.engine.totals import Totals
 from radixlm.engine.watching import Scene
-from radixlm.ray.desk import Desk
 from radixlm.ray.replica import Described
 from radixlm.ray.replica_calls import (
     FAILED,
-    FleetViewer,
     ReplicaDiedError,
+    ReplicaViewer,
     answered,
     begun,
     cause_of,
@@ -43,7 +42,8 @@ from radixlm.ray.replica_calls import (
     items,
     streamed,
 )
-from radixlm.routing import Offer, PrefixMap, Reported
+from radixlm.ray.router_handle import RouterHandle
+from radixlm.routing import Offer, PrefixMap, ReplicaStatus
 from radixlm.routing.resuming import OtherAnswerError, Sent, repeatable
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
@@ -60,7 +60,7 @@ _MOST_ONLOOKERS, _SECONDS_FOR_DECISIONS = 16, 0.05
 _FIXED = "replicas have the adapters of --lora-paths; deploy with others there"
 
 
-class Fleet:
+class ReplicatedEngine:
     """An engine, as AsyncEngine is one, over all replicas of a deployment. Belongs to one event
     loop.
 
@@ -71,7 +71,7 @@ class Fleet:
     def __init__(
         self,
         handle: DeploymentHandle[Any],
-        desk: Desk,
+        router: RouterHandle,
         described: Described,
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
@@ -80,10 +80,10 @@ class Fleet:
         self.info, self.limits = replace(described.info, routed=True), described.limits
         self.tokenizer, self.chat_template = tokenizer, chat_template
         self.adapters = AdapterNames(described.adapters)
-        self._handle, self._desk = handle, desk
-        self._under_way: dict[str, DeploymentResponseGenerator[Any]] = {}
+        self._handle, self._router = handle, router
+        self._calls: dict[str, DeploymentResponseGenerator[Any]] = {}
         self._aborted: set[str] = set()
-        self._replicas: list[Reported] = []
+        self._replicas: list[ReplicaStatus] = []
         self._time = asyncio.get_running_loop().time
         self._looked = self._answered = 0.0
         self._onlookers, self._one_looks = 0, asyncio.Lock()
@@ -96,9 +96,9 @@ class Fleet:
         """Check for room as EngineClient.check_room does; each replica adds its own room."""
         self.health()
         most = self.config.max_queued_requests * max(len(self._replicas), 1)
-        if len(self._under_way) + count > most:
+        if len(self._calls) + count > most:
             raise QueueFullError(
-                f"{counted(len(self._under_way), 'request')} under way and {count} more exceed "
+                f"{counted(len(self._calls), 'request')} under way and {count} more exceed "
                 f"--max-queued-requests {self.config.max_queued_requests} of "
                 f"{counted(len(self._replicas), 'replica')}; try again later"
             )
@@ -125,12 +125,12 @@ class Fleet:
 
     def abort(self, request_ids: Iterable[str] | None) -> int:
         """Abort as AsyncEngine.abort does, requests that came through here."""
-        under_way = self._under_way.keys()
+        under_way = self._calls.keys()
         wanted = set(under_way) if request_ids is None else under_way & set(request_ids)
         self._aborted |= wanted
         for request_id in wanted:
             with suppress(*FAILED):  # it has just failed by itself
-                self._under_way[request_id].cancel()
+                self._calls[request_id].cancel()
         return len(wanted)
 
     async def _outputs(self, request: GenerateRequest) -> AsyncGenerator[RequestOutput, None]:
@@ -142,7 +142,7 @@ class Fleet:
             while True:
                 sent.begin_again()
                 call = begun(self._handle.generate, request, tokenizer=self.tokenizer.digest)
-                self._under_way[name] = call
+                self._calls[name] = call
                 try:
                     async for output in items(call):
                         cached = output.cached_tokens
@@ -169,12 +169,12 @@ class Fleet:
                     )
                     return
         finally:
-            self._under_way.pop(name, None)
+            self._calls.pop(name, None)
             self._aborted.discard(name)
 
     # What is known of replicas: of those with the same tokenizer, while others are replaced
 
-    def replicas(self) -> list[Reported]:
+    def replicas(self) -> list[ReplicaStatus]:
         """The replicas as the router knew them last; silent: until now."""
         since = self._time() - self._answered
         return [each._replace(silent=each.silent + since) for each in self._replicas]
@@ -214,7 +214,7 @@ class Fleet:
     async def _asked(self, method: str, *arguments: Any) -> Any:
         """The router's answer. Raises EngineDeadError where it is away."""
         try:
-            return await self._desk.look(method, *arguments)
+            return await self._router.look(method, *arguments)
         except RayError as error:
             raise EngineDeadError(f"the router is away: {error}") from None
 
@@ -226,7 +226,7 @@ class Fleet:
     async def _look_at_replicas(self) -> None:
         while True:
             with suppress(RayError):
-                found = await self._desk.ask("replicas")
+                found = await self._router.ask("replicas")
                 own = [each for each in found if each.tokenizer == self.tokenizer.digest]
                 self._answered = self._time()
                 if own:  # a router that was started again knows nobody for a moment
@@ -263,40 +263,38 @@ class Fleet:
         *,
         max_waiting: int = MAX_WAITING,
         own: bool = False,  # noqa: ARG002 - of those who are in the replica's process
-    ) -> FleetViewer:
+    ) -> ReplicaViewer:
         """Watch, as AsyncEngine.watch does, the replica that the query names."""
-        named = self._named(query)
-        return FleetViewer(lambda: streamed(self._handle.watch, query, max_waiting, replica=named))
+        named, watch = self._named(query), self._handle.watch
+        return ReplicaViewer(lambda: streamed(watch, query, max_waiting, replica=named))
 
     async def explain(
         self, prompt: Prompt, *, namespace: Namespace | None = None, everywhere: bool = False
     ) -> Explained:
         """Explain as AsyncEngine.explain does, by the replica that has most of the prompt."""
-        key, own = self._key(prompt), namespace or Namespace()
-        best = await self._holder(own, key)
+        found = await self._holder(prompt, namespace)
         explained: Explained = await answered(
-            self._handle.explain.remote(key, own, everywhere=everywhere, replica=best)
+            self._handle.explain.remote(**found, everywhere=everywhere)
         )
         return explained
 
     async def hint(self, prompt: Prompt, hint: Hint, *, namespace: Namespace | None = None) -> int:
         """Hint as AsyncEngine.hint does, to the replica that has most of the prompt."""
-        key, own = self._key(prompt), namespace or Namespace()
-        best = await self._holder(own, key)
-        hinted: int = await answered(
-            self._handle.hint.remote(key, hint, namespace=own, replica=best)
-        )
+        found = await self._holder(prompt, namespace)
+        hinted: int = await answered(self._handle.hint.remote(**found, hint=hint))
         return hinted
 
-    async def _holder(self, namespace: Namespace, key: Key) -> str | None:
-        """The replica that has most of a prompt."""
-        offers = await self.offers(namespace, key)
-        return max(offers, key=lambda offer: offer.cached).replica if offers else None
+    async def _holder(self, prompt: Prompt, namespace: Namespace | None) -> dict[str, Any]:
+        """Arguments of a call of the replica that has most of a prompt; of any, where none has."""
+        key, own = self._key(prompt), namespace or Namespace()
+        offers = await self.offers(own, key)
+        best = max(offers, key=lambda offer: offer.cached_tokens, default=None)
+        return {"prompt": key, "namespace": own, "replica": best and best.replica}
 
     async def close(self) -> None:
         self._looking.cancel()
         await asyncio.gather(self._looking, return_exceptions=True)
-        await self._desk.close()
+        await self._router.close()
 
     def _names(self) -> list[str]:
         return sorted(each.replica for each in self._replicas)

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RaySystemError
 
-from radixlm.routing import FrontDesk
+from radixlm.routing import RouterActor
 
 _logger = logging.getLogger("radixlm.ray")
 
@@ -21,7 +21,7 @@ _PATIENCE_SECONDS = 30.0
 _ONLOOKERS_PATIENCE_SECONDS = 2.0
 
 
-class Desk:
+class RouterHandle:
     """A handle of the actor, which is started where there is none.
 
     It outlives who started it, and is restarted where it dies or hangs; then it knows nothing, and
@@ -34,7 +34,7 @@ class Desk:
         self._actor: Any = None
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method of FrontDesk. Raises what it raises, and RayError where it is away, or does
+        """Call a method of RouterActor. Raises what it raises; RayError where it is away, or does
         not answer.
         """
         actor = self._handle()
@@ -67,10 +67,8 @@ class Desk:
 
     def end(self) -> None:
         """Stop the actor, wherever it is used."""
-        try:
+        with suppress(ValueError):  # there is none
             ray.kill(ray.get_actor(self.name, namespace=_NAMESPACE))
-        except ValueError:  # there is none
-            return
 
     async def _answer(self, actor: Any, patience: float, method: str, *arguments: Any) -> Any:
         try:
@@ -83,12 +81,10 @@ class Desk:
 
     def _handle(self) -> Any:
         if self._actor is None:
-            options = {"name": self.name, "namespace": _NAMESPACE, "get_if_exists": True}
-            made = ray.remote(FrontDesk).options(
-                **options, lifetime="detached", max_restarts=-1, num_cpus=0
-            )
+            named = {"name": self.name, "namespace": _NAMESPACE, "get_if_exists": True}
+            lasting = {"lifetime": "detached", "max_restarts": -1, "num_cpus": 0}
             try:
-                self._actor = made.remote()
+                self._actor = ray.remote(RouterActor).options(**named, **lasting).remote()
             except ValueError as error:  # it ended while it was looked for
                 raise RaySystemError(f"{self.name}: {error}") from None
         return self._actor

@@ -47,8 +47,8 @@ class _LedgerNode:
         return self.resident[:_TOKEN_BYTES]
 
 
-class TreeLedger:
-    """A ledger of a replica's tree, by its nodes' ids; splits and merges change nothing."""
+class TreeMirror:
+    """A mirror of a replica's tree, by its nodes' ids; splits and merges change nothing."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, _LedgerNode] = {}
@@ -76,7 +76,7 @@ class TreeLedger:
         known = {(namespace, path) for namespace, path in before}
         for view in views:
             node = self._nodes[view.id]
-            if node.resident and not self._goes_on(view.id):
+            if node.resident and not self._children.get(view.id):  # which would tell this one too
                 path = self._path(view.id)
                 if (node.namespace, path) not in known:
                     changes.append(ResidentPrefix(node.namespace, _key(path)))
@@ -107,10 +107,6 @@ class TreeLedger:
             del siblings[node.first]
             if not siblings:
                 del self._children[node.parent_id]
-
-    def _goes_on(self, name: int) -> bool:
-        """Whether a child holds more, which tells this one too."""
-        return bool(self._children.get(name))
 
     def _path(self, name: int) -> bytes:
         parts = []

@@ -39,24 +39,17 @@ class Report(NamedTuple):
     adapters: Collection[str] = ()
 
 
-class ReportBook:
+class ReportBuffer:
     """The news of a replica's cache and requests, until it is taken.
 
     A prompt that was computed is held, a router believes; whether it is, is reported after its
     request has ended, in the second whole report from then: by then a viewer has been shown it.
     whole_reported: whether the tree was taken as a whole, after which its changes are enough.
+    blank: has what does not change.
     """
 
-    def __init__(
-        self,
-        replica: str,
-        capacity: int,
-        largest_request: int,
-        tokenizer: str = "",
-        adapters: Collection[str] = (),
-    ) -> None:
-        sizes = capacity, largest_request
-        self._blank = Report(replica, *sizes, tokenizer=tokenizer, adapters=adapters)
+    def __init__(self, blank: Report) -> None:
+        self._blank = blank
         self._feed = TreeFeed(secrets.token_hex(8))
         self.whole_reported = False
         self._news: list[FeedUpdate] = []

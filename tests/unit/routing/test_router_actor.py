@@ -8,8 +8,9 @@ from radixlm.core.clock import VirtualClock
 from radixlm.core.errors import QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
-from radixlm.routing import FeedUpdate, FrontDesk, Position, Report, ResidentPrefix
-from radixlm.routing.front_desk import GONE_SECONDS, LOST_SECONDS, SILENT_SECONDS
+from radixlm.routing import FeedUpdate, Position, Report, RouterActor
+from radixlm.routing.router_actor import GONE_SECONDS, LOST_SECONDS, SILENT_SECONDS
+from radixlm.routing.tree_mirror import ResidentPrefix
 
 HERE = Namespace()
 PROMPT = as_key(range(100))
@@ -18,18 +19,18 @@ PROMPT = as_key(range(100))
 class Scene:
     def __init__(self, *names: str) -> None:
         self.clock = VirtualClock()
-        self.desk = FrontDesk(self.clock)
+        self.actor = RouterActor(self.clock)
         self.names = names
         self.speak(*names, news=[FeedUpdate(Position("epoch", 0, 0), whole=True, changes=[])])
 
     def speak(self, *names: str, **what) -> list[bool]:
-        return [self.desk.report(Report(name, 1_000, 750, **what)) for name in names]
+        return [self.actor.report(Report(name, 1_000, 750, **what)) for name in names]
 
     def choose(self, request_id: str = "1"):
-        return self.desk.choose(request_id, HERE, PROMPT, 8, self.names)
+        return self.actor.choose(request_id, HERE, PROMPT, 8, self.names)
 
     def requests(self) -> dict[str, int]:
-        return {each.replica: each.requests for each in self.desk.replicas()}
+        return {each.replica: each.requests for each in self.actor.replicas()}
 
 
 def test_a_replica_that_is_not_known_must_report_all_it_holds():
@@ -54,7 +55,7 @@ def test_who_is_silent_is_not_chosen_and_then_forgotten():
     other = ({"a", "b"} - {first.replica}).pop()
     scene.clock.advance(SILENT_SECONDS + 1)
     scene.speak(other)
-    healthy = {each.replica: each.healthy for each in scene.desk.replicas()}
+    healthy = {each.replica: each.healthy for each in scene.actor.replicas()}
     assert healthy == {other: True, first.replica: False}
     assert scene.choose("2").replica == other
     scene.clock.advance(GONE_SECONDS)
@@ -69,11 +70,11 @@ def test_only_replicas_with_the_own_tokenizer_are_chosen():
     scene = Scene("old", "new")
     scene.speak("new", tokenizer="2")
     for number in range(4):
-        made = scene.desk.choose(f"{number}", HERE, PROMPT, 8, scene.names, "2")
+        made = scene.actor.choose(f"{number}", HERE, PROMPT, 8, scene.names, "2")
         assert (made.replica, made.candidates) == ("new", 1)
-    scene.desk.leave("new")
+    scene.actor.leave("new")
     with pytest.raises(QueueFullError):
-        scene.desk.choose("5", HERE, PROMPT, 8, scene.names, "2")
+        scene.actor.choose("5", HERE, PROMPT, 8, scene.names, "2")
 
 
 def test_what_began_and_ended_is_taken_from_reports():
@@ -82,7 +83,7 @@ def test_what_began_and_ended_is_taken_from_reports():
     assert scene.requests()[name] == 1
     scene.speak(name, began=["1"], ended=[("1", 4)])
     assert scene.requests() == {"a": 0, "b": 0}
-    [there] = [each for each in scene.desk.replicas() if each.replica == name]
+    [there] = [each for each in scene.actor.replicas() if each.replica == name]
     assert (sum(there.chosen.values()), there.largest_request) == (1, 750)
     assert scene.choose("2").cached == 100
 
@@ -103,19 +104,19 @@ def test_requests_that_never_came_are_taken_back():
 def test_a_replica_that_leaves_takes_its_requests_with_it():
     scene = Scene("a", "b")
     name = scene.choose().replica
-    scene.desk.leave(name)
-    scene.desk.leave(name)
+    scene.actor.leave(name)
+    scene.actor.leave(name)
     assert set(scene.requests()) == {"a", "b"} - {name}
     assert scene.speak(name) == [False]
     with pytest.raises(QueueFullError):
-        scene.desk.choose("2", HERE, PROMPT, 8, ["nobody"])
+        scene.actor.choose("2", HERE, PROMPT, 8, ["nobody"])
 
 
 def test_what_another_replica_says_of_a_request_that_went_on_counts_for_nothing():
     scene = Scene("a", "b")
     first = scene.choose().replica
     other = ({"a", "b"} - {first}).pop()
-    assert scene.desk.choose("1", HERE, PROMPT, 8, [other]).replica == other
+    assert scene.actor.choose("1", HERE, PROMPT, 8, [other]).replica == other
     scene.speak(first, began=["1"], ended=[("1", None)])
     assert scene.requests() == {first: 0, other: 1}
 
@@ -123,9 +124,9 @@ def test_what_another_replica_says_of_a_request_that_went_on_counts_for_nothing(
 def test_offers_change_nothing():
     scene = Scene("a", "b")
     name = scene.choose().replica
-    offers = {each.replica: each for each in scene.desk.offers(HERE, PROMPT)}
-    assert offers[name].coming == 100
-    assert offers == {each.replica: each for each in scene.desk.offers(HERE, PROMPT, ["a", "b"])}
+    offers = {each.replica: each for each in scene.actor.offers(HERE, PROMPT)}
+    assert offers[name].coming_tokens == 100
+    assert offers == {each.replica: each for each in scene.actor.offers(HERE, PROMPT, ["a", "b"])}
     assert sum(scene.requests().values()) == 1
 
 
@@ -136,7 +137,7 @@ def test_requests_with_an_adapter_go_where_it_is():
 
     def chosen(adapter_id: str, among: list[str]) -> str:
         of = Namespace(adapter_id=adapter_id)
-        return scene.desk.choose("1", of, PROMPT, 8, among).replica
+        return scene.actor.choose("1", of, PROMPT, 8, among).replica
 
     assert chosen("fr@2", ["old", "new", "plain"]) == "new"
     assert chosen("fr@1", ["old", "plain"]) == "old"

@@ -19,10 +19,10 @@ from ray.serve.exceptions import RequestCancelledError
 from radixlm.core.errors import EngineDeadError, InvalidRequestError
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.ray.replica_calls import FleetViewer, ReplicaDiedError, answered, items
-from radixlm.ray.fleet import Fleet
+from radixlm.ray.replica_calls import ReplicaViewer, ReplicaDiedError, answered, items
+from radixlm.ray.replicated_engine import ReplicatedEngine
 from radixlm.ray.replica import Described
-from radixlm.routing import Reported
+from radixlm.routing import ReplicaStatus
 from tests.server_support import fake_engine
 
 
@@ -70,7 +70,7 @@ class Handle:
         self.generate = Method(scripts)
 
 
-class Desk:
+class RouterHandle:
     async def ask(self, method):
         return []
 
@@ -91,24 +91,24 @@ def failed(cause):
 async def answer(scripts, then=None):
     engine, _ = fake_engine()
     described = Described(engine.config, engine.info, engine.limits, {}, "1")
-    fleet = Fleet(Handle(scripts), Desk(), described, engine.tokenizer, None)
+    served = ReplicatedEngine(Handle(scripts), RouterHandle(), described, engine.tokenizer, None)
     said = []
     request = GenerateRequest("r", np.arange(3, dtype=np.int32), SamplingParams(max_tokens=9))
     if then is not None:
-        asyncio.get_running_loop().call_later(0.3, then, fleet)
+        asyncio.get_running_loop().call_later(0.3, then, served)
     try:
-        async for output in fleet.stream_all([request]):
+        async for output in served.stream_all([request]):
             said.append(output.text + (output.finish_reason or ""))
     except Exception as error:
         said.append(type(error).__name__ + ": " + str(error).splitlines()[-1])
-    await fleet.close()
+    await served.close()
     await engine.close()
     return said
 """
 ANSWERS = (
     COMMON
     + """
-abort = lambda fleet: fleet.abort(None)
+abort = lambda served: served.abort(None)
 everything = {
     "goes on": [["a", died("one")], ["a", "b."]],
     "died after its end": [["a", "b.", died("one")], ["x."]],
@@ -143,7 +143,7 @@ VIEWS = (
     + """
 async def main():
     scripts = iter([["a", "b"], ["c"], []])
-    viewer = FleetViewer(lambda: items(Call(next(scripts))))
+    viewer = ReplicaViewer(lambda: items(Call(next(scripts))))
     print(*[(await viewer.next()).text for _ in range(3)])
     try:
         await viewer.next()
@@ -163,10 +163,10 @@ asyncio.run(asyncio.wait_for(main(), 60))
 POOLS = (
     COMMON
     + """
-class Known(Desk):
+class Known(RouterHandle):
     def __init__(self, digest):
         self.found = [
-            Reported(f"of {size}", 0.0, 0, 0.0, {}, None, digest, size) for size in (900, 700)
+            ReplicaStatus(f"of {size}", 0.0, 0, 0.0, {}, None, digest, size) for size in (900, 700)
         ]
 
     async def ask(self, method):
@@ -175,12 +175,12 @@ class Known(Desk):
 async def main():
     engine, _ = fake_engine()
     described = Described(engine.config, engine.info, engine.limits, {}, "1")
-    desk = Known(engine.tokenizer.digest)
-    fleet = Fleet(Handle([]), desk, described, engine.tokenizer, None)
-    print(fleet.limits.longest)
-    await fleet.ready()
-    print(fleet.limits.longest)
-    await fleet.close()
+    router = Known(engine.tokenizer.digest)
+    served = ReplicatedEngine(Handle([]), router, described, engine.tokenizer, None)
+    print(served.limits.longest)
+    await served.ready()
+    print(served.limits.longest)
+    await served.close()
     await engine.close()
 
 asyncio.run(asyncio.wait_for(main(), 60))

@@ -4,10 +4,12 @@
                                 [--architecture llama ...] [--setting "cache off" ...]
                                 [--every 3 [--first 1]] [--fields '{"sliding_window": 24}']
                                 [--tp-size 2]
+    python -m benchmarks.parity --places [--prompts 64] [--tokens 64]
 
 --fields: of config.json, of all models. --read-together: every shared node is one read for all its
 rows, as it is in larger models; in these small ones it does not pay, and each row reads by itself.
-What is stored is read, however fast computing it would be.
+What is stored is read, however fast computing it would be. --places: models with windows, in every
+place, with one rank and two, cold, warm, restored, and after `kill -9`.
 Ends in one JSON line.
 """
 
@@ -26,6 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import parity_places
 from benchmarks.parity_settings import (
     SETTINGS,
     Difference,
@@ -34,6 +37,7 @@ from benchmarks.parity_settings import (
     make_prompts,
     run_setting,
 )
+from benchmarks.rows import show_rows
 from radixlm.attention import backends
 from radixlm.scheduler import restoring
 from radixlm.testing.reference import ARCHITECTURES, greedy, load_reference, make_checkpoint
@@ -53,7 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
     options.add_argument("--first", type=int, default=0, help="of them; default: 0")
     options.add_argument("--tp-size", type=int, default=1, help="ranks; default: 1")
+    options.add_argument("--places", action="store_true", help="models with windows, by place")
     args = options.parse_args(arguments)
+    restoring.READING_TO_COMPUTING = 1_000_000
+    setattr(restoring.Pace, "learn_computed", lambda *_: None)  # noqa: B010
+    if args.places:
+        return _by_place(args.architecture, make_prompts(args.prompts, VOCAB), args.tokens)
     ranks = {"tp_size": args.tp_size}
     settings = [replace(each, flags=each.flags | ranks) for each in SETTINGS]
     settings = [each for each in settings if args.setting is None or each.name in args.setting]
@@ -61,8 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.read_together:
         for kind in backends.SHARING:
             backends.SHARING[kind] = (1, 0, 1)
-    restoring.READING_TO_COMPUTING = 1_000_000
-    setattr(restoring.Pace, "learn_computed", lambda *_: None)  # noqa: B010
     started = time.monotonic()
     prompts = make_prompts(args.prompts, VOCAB)
     report: dict[str, Any] = {"prompts": args.prompts, "tokens": args.tokens}
@@ -86,6 +93,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report["passed"] = good
     report["seconds"] = round(time.monotonic() - started, 1)
     print(json.dumps(report))
+    return 0 if good else 1
+
+
+def _by_place(names: list[str] | None, prompts: list[list[int]], tokens: int) -> int:
+    # Longer than two windows.
+    prompts = [one + other for one, other in zip(prompts, reversed(prompts), strict=True)]
+    found: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for seed, architecture in enumerate(names or parity_places.FAMILIES):
+            folder = make_checkpoint(Path(scratch) / architecture, architecture, seed=seed)
+            expected = greedy(load_reference(folder), prompts, tokens)
+            found += parity_places.rows(folder, Path(scratch), prompts, expected)
+    show_rows("windows, by place", found)
+    cells = [str(cell) for row in found for cell in row.values()]
+    good = all(right == n for right, of, n in (cell.partition(" of ") for cell in cells) if of)
+    print(json.dumps({"places": found, "passed": good}))
     return 0 if good else 1
 
 

@@ -178,6 +178,12 @@ def run_setting(
         setting.place == "host",
         setting.place == "disk",
     )
+    counts = stats.retractions, stats.preemptions, stats.cached_tokens
+    return Outcome(setting.name, *compared(outputs, expected), *counts)
+
+
+def compared(outputs: Sequence[RequestOutput], expected: Greedy) -> tuple[int, int, int]:
+    """How many answers are equal, differ first where the gap is below TIE, and differ."""
     equal = ties = different = 0
     for output, tokens, gaps in zip(outputs, expected.tokens, expected.gaps, strict=True):
         given = list(output.token_ids)
@@ -190,8 +196,7 @@ def run_setting(
             ties += 1
         else:
             different += 1
-    counts = stats.retractions, stats.preemptions, stats.cached_tokens
-    return Outcome(setting.name, equal, ties, different, *counts)
+    return equal, ties, different
 
 
 @contextmanager
@@ -213,17 +218,17 @@ def _stored(
             flags |= {"disk_cache": scratch, "disk_cache_gb": 0.1}
             with Engine(str(folder), **flags, disk_write_policy="all") as engine:
                 engine.generate(begun, params)
-                known = _settled(lambda: engine.stats().disk_tokens)
+                known = settled(lambda: engine.stats().disk_tokens)
         with Engine(str(folder), **flags) as engine:
             if setting.place == "disk":
-                assert _settled(lambda: engine.stats().disk_tokens) >= known
+                assert settled(lambda: engine.stats().disk_tokens) >= known
             else:
                 engine.generate(begun, params)
-                _settled(lambda: engine.stats().host_tokens)
+                settled(lambda: engine.stats().host_tokens)
             yield engine
 
 
-def _settled(count: Callable[[], int]) -> int:
+def settled(count: Callable[[], int]) -> int:
     """Once it is above zero and has not grown for a moment."""
     before, end = 0, time.monotonic() + COPIES_TAKE
     while not before or count() > before:

@@ -34,6 +34,7 @@ from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models import load_config, load_model, open_checkpoint
 from radixlm.products.gemm_choice import one_way
+from radixlm.testing.float_folders import FloatRecipe, write_floats
 from radixlm.testing.quantized_folders import Recipe, quantize_folder
 from radixlm.testing.reference import make_checkpoint
 from radixlm.text.model_folder import resolve_model
@@ -46,11 +47,51 @@ MOST_SECONDS, MOST_BYTES = 60, 256 << 20
 _WARM = 20
 _NUMBERS = (0, 1, -1, 2, 3, 7, 16, 31, 64, 2**31 - 1, 2**31, 2**63, -(2**63), 2**70, 0.5, 1e308)
 _VALUES: tuple[Any, ...] = (
-    *(*_NUMBERS, None, True, False, "", "x" * 5_000, "int", "float", "group", "channel", "gptq"),
+    *(
+        *_NUMBERS,
+        None,
+        True,
+        False,
+        "",
+        "x" * 5_000,
+        "int",
+        "float",
+        "group",
+        "channel",
+        "gptq",
+        "block",
+        "FP8",
+        "fp8",
+        "NVFP4",
+        [32, 16],
+    ),
     *([], {}, [[]], [-1], {"a": 0}, float("nan"), float("inf")),
 )
-_TYPES = ("BOOL", "U8", "I8", "I16", "F16", "BF16", "I32", "F32", "F8_E4M3", "I64", "F64", "?")
-_SPECIAL = (b"\0", b"\xff", b"\x7f", b"\x00\x7c", b"\x00\xfc", b"\xc0\x7f", b"\x01\x00")
+_TYPES = (
+    "BOOL",
+    "U8",
+    "I8",
+    "I16",
+    "F16",
+    "BF16",
+    "I32",
+    "F32",
+    "F8_E4M3",
+    "F8_E8M0",
+    "I64",
+    "F64",
+    "?",
+)
+_SPECIAL = (
+    b"\x7f\xff",
+    b"\0",
+    b"\xff",
+    b"\x7f",
+    b"\x00\x7c",
+    b"\x00\xfc",
+    b"\xc0\x7f",
+    b"\x01\x00",
+)
 
 
 class Format(NamedTuple):
@@ -151,7 +192,7 @@ def _alike(shape: list[int]) -> list[list[int]]:
     return [shape[::-1], [flat], [1, flat], [flat, 1], [*shape, 1], [first * 2, flat // first // 2]]
 
 
-def safetensors(*recipes: Recipe) -> Format:
+def safetensors(*recipes: Recipe | FloatRecipe) -> Format:
     def make(root: Path) -> list[Path]:
         sizes: dict[str, Any] = {
             "hidden_size": 64,
@@ -161,7 +202,10 @@ def safetensors(*recipes: Recipe) -> Format:
         plain = make_checkpoint(root / "plain", "qwen2", **sizes)
         folders = [root / f"{number}" for number in range(len(recipes))]
         for folder, recipe in zip(folders, recipes, strict=True):
-            quantize_folder(plain, folder, recipe)
+            if isinstance(recipe, FloatRecipe):
+                write_floats(plain, folder, recipe)
+            else:
+                quantize_folder(plain, folder, recipe)
         return folders
 
     in_header = partial(flipped, within=4_000)
@@ -180,6 +224,15 @@ FORMATS: Mapping[str, Format] = {
     ),
     "gptq": safetensors(Recipe("gptq"), Recipe("gptq", symmetric=False), Recipe("gptq_v2", bits=8)),
     "awq": safetensors(Recipe("awq", group=64, symmetric=False), Recipe("awq", group=64)),
+    "fp8": safetensors(
+        FloatRecipe("fp8", (128, 128)),
+        FloatRecipe("fp8"),
+        FloatRecipe("fbgemm_fp8", (1, 0)),
+        FloatRecipe("float-quantized", (1, 0)),
+        FloatRecipe("float-quantized", (32, 32)),
+        FloatRecipe("modelopt", (1, 0)),
+    ),
+    "fp4": safetensors(FloatRecipe("nvfp4"), FloatRecipe("modelopt_nvfp4"), FloatRecipe("mxfp4")),
 }
 
 

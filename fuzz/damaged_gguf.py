@@ -2,8 +2,9 @@
 
     python -m fuzz.damaged_gguf [--files 10000] [--seed 0]
 
-A small model's files, of both kinds of tokenizers, are damaged in their heads: bytes flipped,
-places overwritten by numbers that lengths, counts and types have, ends cut off, stretches moved.
+Small models' files, of both kinds of tokenizers, of several families and types, are damaged in
+their heads: bytes flipped, places overwritten by numbers that lengths, counts and types have, ends
+cut off, stretches moved; and in their data, where scales become no numbers.
 Each is loaded whole: config, tokenizer, template, weights. A process of its own loads a thousand;
 what ends it, or takes more than the limits below, is a crash. The last line is JSON.
 """
@@ -22,6 +23,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -29,7 +31,7 @@ from radixlm.core.errors import RadixLMError
 from radixlm.formats.gguf_file import GGUFFile
 from radixlm.formats.model_files import ModelFile
 from radixlm.models import GGUFCheckpoint, load_config, load_model
-from radixlm.testing.gguf_writer import write_gguf
+from radixlm.testing.gguf_writer import UNSAID, write_gguf
 from radixlm.testing.reference import make_checkpoint
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
@@ -39,6 +41,20 @@ _SECONDS = 20
 _BYTES = 1 << 30  # beyond what the process has before the first file
 _LARGE = (2**n + d for n in (16, 31, 32, 40, 63) for d in (-1, 0))
 _VALUES = (0, 1, 2, 7, 8, 9, 12, 30, 255, *_LARGE)
+_WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+_LONG = [1.0 + at / 4 for at in range(6)]
+_LONG_ROPE = {"rope_type": "longrope", "short_factor": _LONG, "long_factor": _LONG}
+_OTHERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("gemma3_text", "IQ4_NL", {"layer_types": ["sliding_attention"]}),
+    ("gpt_oss", "MXFP4", {"layer_types": ["sliding_attention"]}),
+    ("deepseek_v3", "Q8_0", {"first_k_dense_replace": 0}),
+    ("phi3", "Q5_0", {"rope_parameters": _LONG_ROPE | {"partial_rotary_factor": 0.75}}),
+    ("granitemoe", "Q3_K", _WIDE),
+    ("qwen3_moe", "Q2_K", {**_WIDE, "moe_intermediate_size": 256}),
+    ("mixtral", "IQ4_XS", _WIDE),
+    ("stablelm", "F16", {"qk_layernorm": True}),
+    ("qwen2_moe", "IQ2_XS", {**_WIDE, "moe_intermediate_size": 256}),
+)
 _TEXT = "hello  <|im_end|> ü 你好 123"
 
 
@@ -49,7 +65,7 @@ class SlowError(Exception):
 def damaged(content: bytes, head: int, chance: random.Random) -> bytes:
     """content: a whole file, whose first `head` bytes are not data."""
     made = bytearray(content)
-    match chance.randrange(5):
+    match chance.randrange(6):
         case 0:
             for _ in range(chance.randint(1, 8)):
                 made[chance.randrange(head)] ^= 1 << chance.randrange(8)
@@ -63,6 +79,9 @@ def damaged(content: bytes, head: int, chance: random.Random) -> bytes:
             size = struct.calcsize(form)
             at = chance.choice((8, 16, chance.randrange(head - size)))
             made[at : at + size] = struct.pack(f"<{form}", chance.choice(_VALUES) % 256**size)
+        case 4:
+            for _ in range(chance.randint(1, 50)):
+                made[chance.randrange(head, len(made))] = chance.choice((0x7C, 0xFC, 0xFF))
         case _:
             start, stop = sorted(chance.randrange(head) for _ in range(2))
             part = made[start : min(stop, start + 200)]
@@ -79,7 +98,7 @@ def load_all(path: Path) -> None:
     template = ChatTemplate.load(files)
     if template is not None:
         template.render([{"role": "user", "content": "x"}])
-    checkpoint = GGUFCheckpoint(files.gguf, config.head_dim)
+    checkpoint = GGUFCheckpoint(files.gguf, config)
     cpu = torch.device("cpu")
     load_model(checkpoint, config, dtype=torch.float32, device=cpu, progress=False)
 
@@ -153,12 +172,18 @@ def main() -> None:
 
 
 def write_sources(folder: Path) -> None:
-    """One file of each kind of tokenizer; their weights are small."""
+    """One file of each kind of tokenizer, and some of each family and type that has changes of its
+    own; their weights are small.
+    """
     model = make_checkpoint(folder / "model", "llama", num_hidden_layers=1, intermediate_size=64)
     write_gguf(model, folder / "whole-0.gguf", "Q8_0")
     scores = {"tokenizer.ggml.scores": [float(-at) for at in range(320)]}
     pieces = {"tokenizer.ggml.model": "llama"} | scores
     write_gguf(model, folder / "whole-1.gguf", "Q4_0", further=pieces)
+    for number, (family, kind, fields) in enumerate(_OTHERS):
+        sizes = {"num_hidden_layers": 1} | dict(UNSAID.get(family, {})) | fields
+        model = make_checkpoint(folder / f"{family}-{kind}", family, **sizes)
+        write_gguf(model, folder / f"whole-2{number}.gguf", kind)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import httpx
 import pytest
 import uvicorn
 
-from radixlm.assembly import AsyncEngine, Loaded, ModelInfo
+from radixlm.assembly import AsyncEngine, Engine, Loaded, ModelInfo
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.config import EngineConfig
@@ -385,14 +385,26 @@ def in_event_loop() -> bool:
     return True
 
 
-def until(condition: Any, seconds: float = 5.0) -> bool:
-    """Wait until `condition()` holds; whether it did in time."""
+def until(condition: Any, seconds: float = 60.0) -> bool:
+    """Wait until `condition()` holds; whether it did in time, which is ample for a busy machine."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.005)
     return True
+
+
+def wait_for_copies(engine: Engine) -> None:
+    """Until nothing is copied to the first of its places, nor waits to be: what is copied holds its
+    slots, and a prompt that finds too few is computed at once.
+    """
+
+    def at_rest(core: EngineCore) -> bool:
+        waits = core.cache.tiers[0].queue.take("evict", core.cache.capacity)
+        return not waits and not core.cache.usage().locked
+
+    assert until(lambda: engine.client.ask(at_rest).result())
 
 
 def idle_and_whole(engine: AsyncEngine) -> bool:

@@ -83,6 +83,16 @@ def test_same_greedy_tokens_and_logits(
     assert check(architecture, "--every", str(every), "--first", str(first)) > 25 // every
 
 
+@pytest.mark.slow
+def test_windows_in_every_place(capsys: pytest.CaptureFixture[str], check: Check) -> None:
+    few = ["--prompts", "8", "--tokens", "4"]
+    assert main(["--places", "--architecture", "gemma3_text", *few]) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    answers = [(row["restored"] != "–", row["killed"] != "–") for row in report["places"]]
+    assert answers[:4] == [(False, False), (True, False), (True, True), (True, True)]
+    assert [row["cold"] for row in report["places"]] == [*["8 of 8"] * 5, *["refused"] * 3]
+
+
 def test_an_unknown_setting_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--setting", "upside down"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ GENERATED = re.compile(r"^<!-- (\w+): made by .*?^<!-- /\1 -->$", re.M | re.S)
 FILE = re.compile(r"`([\w-]+(?:/[\w-]+)+\.(?:py|yaml))\b")
 SCRIPT = re.compile(r"\b((?:benchmarks|fuzz|scripts)\.(?!md\b)[a-z]\w+)\b")
 SOURCES = [path.as_posix() for path in sorted((ROOT / "src").rglob("*.py"))]
+# A row of the ways through the house: a file, and names in it; another word may stand before it.
+WAYS = re.compile(r"^## (?:The way of|A stored).*?^```\n(.*?)^```$", re.M | re.S)
+ROW = re.compile(r"^(?:[a-z]+ +| +)(\w+(?:/\w+)+) +(\S+(?:, \S+)*)(?=  |$)", re.M)
 CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.M | re.S)
 
 
@@ -56,6 +60,49 @@ def gone(path: Path) -> Iterator[str]:
         script = ROOT / name.replace(".", "/")
         if not script.is_dir() and not script.with_suffix(".py").exists():
             yield name
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """Functions and classes of a file, and methods by their class."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{each.name}" for each in node.body if hasattr(each, "name"))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+def wrong_rows(text: str) -> Iterator[str]:
+    """Rows that name what is not there. `.name` is of the class before it."""
+    for way in WAYS.findall(text):
+        for line in filter(None, way.splitlines()):
+            row = ROW.match(line)
+            if not row:
+                yield line
+                continue
+            sources = [path for path in SOURCES if path.endswith(f"/{row[1]}.py")]
+            known, owner = {name for path in sources for name in names_in(Path(path))}, ""
+            for name in row[2].split(", "):
+                owner = owner if name.startswith(".") else name.partition(".")[0]
+                if (owner + name if name.startswith(".") else name) not in known:
+                    yield f"{row[1]} {name}"
+
+
+def test_the_ways_lead_through_functions_that_are_there() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    assert sum(len(way.splitlines()) for way in WAYS.findall(text)) > 50
+    assert list(wrong_rows(text)) == []
+
+
+def test_a_wrong_row_is_found() -> None:
+    rows = [
+        "in   core/clock  Clock.now, .gone  x",
+        "     core/none  x",
+        "     core/clock  Clok",
+        "what",
+    ]
+    page = "\n".join(["## The way of one", "", "```", *rows, "```"])
+    wrong = ["core/clock .gone", "core/none x", "core/clock Clok", "what"]
+    assert list(wrong_rows(f"{page}\n")) == wrong
 
 
 def test_the_readme_is_short() -> None:

@@ -67,7 +67,7 @@ def test_an_eviction_is_seen_where_ghosts_have_no_bars(page, url):
     """Also where nothing is to move."""
     page.emulate_media(reduced_motion="reduce")
     page.click("[data-load=raw]")
-    assert until(lambda: page.evaluate(_RED) > 1000, 30)
+    assert until(lambda: page.evaluate(_RED) > 1000)
     page.wait_for_selector("[data-load=raw] + p[data-state=done]")
     agrees(page, url)
     assert page.evaluate(_RED) == 0

@@ -72,7 +72,7 @@ def advice_agrees(page: Any, url: str) -> set[str]:
     told = httpx.get(f"{url}/cache/advice", timeout=30).json()
     listed = told["advice"][:5]
     texts = page.locator("#advice-list li").all_text_contents
-    assert until(lambda: texts() == [entry["text"] for entry in listed], 15)
+    assert until(lambda: texts() == [entry["text"] for entry in listed])
     rates = [f"{100 * size['hit_rate']:.0f}" for size in told["capacity"]]
     shown = page.locator("#curve tbody td").all_text_contents()
     assert [f"{float(rate.removesuffix(' %')):.0f}" for rate in shown] == rates

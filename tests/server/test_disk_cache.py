@@ -50,7 +50,7 @@ def test_what_is_on_disk_is_said_everywhere(tmp_path):
         assert info["disk_cache"] == str(tmp_path / "cache")
         assert info["disk_tokens"] == metric(client, "max_total_num_disk_tokens")
         assert asked(client)["cache_report"]["cached_tokens"] == {"device": 0, "disk": 0}
-        assert until(lambda: metric(client, "num_disk_tokens") >= ON_DISK, 30)
+        assert until(lambda: metric(client, "num_disk_tokens") >= ON_DISK)
         written = metric(client, "num_disk_tokens")
         assert metric(client, "backuped_tokens_total") == written
         assert written < metric(client, "max_total_num_disk_tokens")
@@ -58,7 +58,7 @@ def test_what_is_on_disk_is_said_everywhere(tmp_path):
         assert sum(node["on_disk"] for node in told["nodes"]) == told["totals"]["disk"] == written
         assert {node["state"] for node in told["nodes"]} == {"cached"}
     with served(tmp_path / "cache") as client:
-        assert until(lambda: metric(client, "num_disk_tokens") >= written, 30)
+        assert until(lambda: metric(client, "num_disk_tokens") >= written)
         told = client.get("/cache/tree").json()
         assert {node["state"] for node in told["nodes"] if node["tokens"]} == {"disk"}
         [report] = client.post("/cache/explain", prompt=PROMPT).json()["reports"]

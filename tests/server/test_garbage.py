@@ -68,7 +68,9 @@ def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
 
     async def run() -> None:
         searching = asyncio.create_task(search_when_quiet(EngineStats, every=0.001))
-        await asyncio.sleep(0.15)
+        while not searches:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
         searching.cancel()
 
     monkeypatch.setattr(gc, "collect", search)
@@ -82,11 +84,17 @@ def test_after_a_long_search_the_next_one_comes_late(monkeypatch):
     (10_000, 0.001, True),
 ])  # fmt: skip
 def test_a_search_waits_until_few_requests_are_under_way(under_way, at_least_every, searches):
-    stats = EngineStats(running=under_way // 2, waiting=under_way // 2)
+    looked = 0
+
+    def counted() -> EngineStats:
+        nonlocal looked
+        looked += 1
+        return EngineStats(running=under_way // 2, waiting=under_way // 2)
 
     async def run() -> None:
-        searching = asyncio.create_task(search_when_quiet(lambda: stats, 0.001, at_least_every))
-        await asyncio.sleep(0.05)
+        searching = asyncio.create_task(search_when_quiet(counted, 0.001, at_least_every))
+        while looked < 10:
+            await asyncio.sleep(0.001)
         searching.cancel()
 
     with full_searches_on_demand():

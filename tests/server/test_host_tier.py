@@ -50,7 +50,7 @@ def tree_at_rest(client: Client) -> dict[str, Any]:
         after = metric(client, "hicache_host_used_tokens")
         return before == told["totals"]["host"] == after
 
-    assert until(at_rest, 30), told["totals"]
+    assert until(at_rest), told["totals"]
     return told
 
 
@@ -88,4 +88,4 @@ def test_what_is_in_host_memory_is_said_everywhere():
         assert metric(client, "host_cached_tokens_total") >= places["host"]
         assert metric(client, "load_back_tokens_total") >= places["host"]
         client.post("/flush_cache")
-        assert until(lambda: metric(client, "hicache_host_used_tokens") == 0, 30)
+        assert until(lambda: metric(client, "hicache_host_used_tokens") == 0)

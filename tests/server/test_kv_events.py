@@ -252,6 +252,7 @@ def test_who_asks_and_does_not_read_holds_up_nobody_and_costs_little(engine, mon
             greedy.send_multipart((b"", bytes(8)))
         assert router.ask(1) == []
         time.sleep(1)
+        assert greedy.poll(60_000)
         taken = 0
         while greedy.poll(200):
             taken += greedy.recv_multipart()[3:] != [b""]
@@ -263,7 +264,7 @@ def test_a_publisher_that_is_too_slow_makes_up_for_it(engine, monkeypatch):
     go_on, publish = threading.Event(), Outlet.publish
 
     def late(outlet: Outlet, batch: Iterable[Event]) -> None:
-        go_on.wait(10)
+        go_on.wait(60)
         publish(outlet, batch)
 
     with publishing(engine, max_queue_size=1) as (publisher, router):

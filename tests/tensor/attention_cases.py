@@ -13,7 +13,7 @@ from torch import Tensor
 
 from radixlm.attention.attend import Attend
 from radixlm.attention.backends import AttentionBackend, CpuBackend
-from radixlm.attention.plan import Sharing, make_plan
+from radixlm.attention.plan import ChunkSize, Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend, parts_of
 from radixlm.core.batch import ScheduledRow, Segment, WindowMoves
 from radixlm.layers.expansion import Expansion
@@ -258,13 +258,20 @@ def reference(
         if cap:
             scores = cap * (scores / cap).tanh()
         position = torch.arange(row.stop, device=slots.device)
-        since = position[row.start :, None] - position
-        hidden = (since < 0) | (since >= (window or row.stop))
+        hidden = ~seen(position[row.start :], position, window)
         scores = scores.masked_fill(hidden[:, None], float("-inf"))
         weights = softmax_with(scores, sinks)
         out.append(torch.einsum("nht,thd->nhd", weights, values))
         token += row.n_new
     return torch.cat(out)
+
+
+def seen(tokens: Tensor, context: Tensor, window: int | None) -> Tensor:
+    """(tokens, context): which of the context's positions those at `tokens` see."""
+    since = tokens[:, None] - context
+    if isinstance(window, ChunkSize):
+        return (since >= 0) & (tokens[:, None] // window == context // window)
+    return (since >= 0) & (since < window) if window else since >= 0
 
 
 # What a step of many rows over a tree may have beside them.
@@ -334,7 +341,8 @@ class DenseLatents:
         heads, count = up.n_heads, qkv.shape[0]
         queries, latents, key = qkv.split((qkv.shape[1] - rank - turned, rank, turned), dim=1)
         q = queries.reshape(count, heads, plain + turned)
-        q = torch.cat((q[..., :plain], rotation.turned(q[..., plain:])), dim=-1).double()
+        q = torch.cat((q[..., :plain], rotation.turned(q[..., plain:])), dim=-1)
+        q = rotation.multiplied(q).double()
         key = rotation.turned(key[:, None]).double().expand(-1, heads, -1)
         weight = up.weight.double().view(heads, plain + values, rank)
         made = torch.einsum("tr,hdr->thd", latents.double(), weight)
@@ -365,11 +373,11 @@ class DenseAttend:
         parts = parts_of(qkv, self._n_kv_heads, rotation, norm)
         q, k, v = parts
         count = q.shape[0]
-        window = (self._windows[layer] if self._windows else None) or count
-        seen = torch.ones(count, count, dtype=torch.bool).tril().triu(1 - window)
+        at = torch.arange(count)
+        hidden = ~seen(at, at, self._windows[layer] if self._windows else None)
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         scores = torch.einsum("nhd,thd->nht", q, k) * q.shape[-1] ** -0.5
         if self._cap:
             scores = self._cap * (scores / self._cap).tanh()
-        scores = scores.masked_fill(~seen[:, None], float("-inf"))
+        scores = scores.masked_fill(hidden[:, None], float("-inf"))
         return torch.einsum("nht,thd->nhd", softmax_with(scores, sinks), v).flatten(1)

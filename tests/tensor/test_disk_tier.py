@@ -58,7 +58,7 @@ def cached(outputs: list[RequestOutput]) -> list[int]:
 def restarted(model: Path, disk: Path, stored: int, **flags: Any) -> list[RequestOutput]:
     """The answers of an engine that has found this many tokens on disk."""
     with opened(model, disk, **{**flags, "disk_write_policy": "off"}) as engine:
-        assert until(lambda: engine.stats().disk_tokens == stored, 30), engine.stats().disk_tokens
+        assert until(lambda: engine.stats().disk_tokens == stored), engine.stats().disk_tokens
         return answers(engine)
 
 
@@ -133,7 +133,7 @@ def test_other_weights_ropes_types_and_namespaces_are_apart(tmp_path: Path) -> N
         with opened(folder, disk, **flags) as engine:
             assert engine.generate(LONG, PARAMS)[0].cached_tokens == 0
     with opened(model, disk, dtype="bfloat16", disk_write_policy="off") as engine:
-        assert until(lambda: engine.stats().disk_tokens == 96, 30)
+        assert until(lambda: engine.stats().disk_tokens == 96)
         for field in ("cache_salt", "extra_key"):  # adapters: test_adapter_engine.py
             others = Namespace(**{field: "a"})
             assert engine.generate(LONG, PARAMS, namespace=others)[0].cached_tokens == 0

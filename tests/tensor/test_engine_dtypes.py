@@ -16,6 +16,7 @@ FORMATS: list[dict[str, Any]] = [
     {"quantization": "int8", "dtype": "bfloat16", "deterministic": True},
     {"quantization": "int4", "dtype": "float32"},
     {"quantization": "int4", "dtype": "bfloat16", "deterministic": True},
+    {"quantization": "fp8", "dtype": "bfloat16", "deterministic": True},
 ]
 
 

@@ -11,9 +11,8 @@ from radixlm import Engine, SamplingParams
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace, RequestOutput
-from radixlm.engine.engine_core import EngineCore
 from radixlm.testing.reference import make_checkpoint
-from tests.server_support import until
+from tests.server_support import until, wait_for_copies
 
 BLOCK = 8
 LONG = [2 + number * 7 % 60 for number in range(90)]
@@ -53,20 +52,12 @@ def after(engine: Engine, beginning: list[int], prompt: list[int]) -> RequestOut
         asked = engine.client.ask(lambda core: core.cache.tiers[0].length_of(key, Namespace()))
         return bool(asked.result() == key.size - key.size % BLOCK)
 
-    def nothing_is_copied(core: EngineCore) -> bool:
-        waits = core.cache.tiers[0].queue.take("evict", core.cache.capacity)
-        return not waits and not core.cache.usage().locked
-
-    def at_rest() -> bool:
-        return engine.client.ask(nothing_is_copied).result()
-
     engine.flush_cache()
     engine.generate([*beginning, *FILLERS[0]][:100], PARAMS)
-    assert until(stored, 30)
+    assert until(stored)
     for filler in FILLERS:
         engine.generate(filler, PARAMS)
-    # What is being copied holds its slots, and a prompt that finds too few is computed at once.
-    assert until(at_rest, 30)
+    wait_for_copies(engine)
     return engine.generate(prompt, PARAMS)[0]
 
 
@@ -95,7 +86,7 @@ def test_the_same_bits_from_host_memory_and_disk(
     ):
         with Engine(str(model), **flags, **more, host_kv_tokens=800) as engine:
             if more is both:
-                assert until(lambda: engine.stats().disk_tokens == 96, 30)
+                assert until(lambda: engine.stats().disk_tokens == 96)
             warm = [after(engine, beginning, prompt) for prompt in PROMPTS]
         assert [bits(output) for output in warm] == cold
         assert [places(output) for output in warm] == wanted

@@ -182,7 +182,7 @@ def check_weights_in_full(gpu: PretendGpu, model: Path) -> None:
     made = served.model.weights()
     config, files = served.model.config, files_of(model)
     is_file = isinstance(files, ModelFile)
-    checkpoint = GGUFCheckpoint(files.gguf, config.head_dim) if is_file else open_checkpoint(model)
+    checkpoint = GGUFCheckpoint(files.gguf, config) if is_file else open_checkpoint(model)
     full = load_model(checkpoint, config, dtype=torch.float32, device=CPU, progress=False)
     wanted = full.weights()
     assert made.keys() == wanted.keys()

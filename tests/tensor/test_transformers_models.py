@@ -59,6 +59,9 @@ def test_the_tokens_of_transformers(
 @pytest.mark.parametrize(
     ("architecture", "fields", "said"),
     [
+        ("glm_moe_dsa", {}, "'glm_moe_dsa'.* indexed_attention"),
+        ("deepseek_v32", {}, "'deepseek_v32'.* indexed_attention"),
+        ("llama4_text", {}, "'llama4_text'.* chunked_attention"),
         ("falcon", {}, "can not be replaced"),
         ("bloom", {}, "can not be replaced"),
         ("mamba", {}, "can not be replaced"),
@@ -88,6 +91,13 @@ def test_what_it_can_not_do_is_refused_by_name(
     (tmp_path / "config.json").write_text(json.dumps({"model_type": architecture} | fields))
     with pytest.raises(ModelError, match=said):
         Engine(str(tmp_path), model_impl="transformers", **FLAGS)
+
+
+def test_modules_that_do_not_run_here_are_refused_by_name(tmp_path: Path) -> None:
+    """Hunyuan's router looks at the weight of a product, which is packed."""
+    folder = make_checkpoint(tmp_path, "hunyuan_v1_moe")
+    with pytest.raises(ModelError, match=r"'hunyuan_v1_moe'.* AttributeError.* 'weight'"):
+        Engine(str(folder), model_impl="transformers", **FLAGS)
 
 
 def test_an_adapter_beside_the_weights_is_refused(tmp_path: Path) -> None:

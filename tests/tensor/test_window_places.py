@@ -17,9 +17,8 @@ import pytest
 
 from radixlm import Engine, SamplingParams
 from radixlm.core.request import RequestOutput
-from radixlm.engine.engine_core import EngineCore
 from radixlm.testing.reference import make_checkpoint
-from tests.server_support import until
+from tests.server_support import until, wait_for_copies
 
 BLOCK = 8
 LONG = [2 + number * 7 % 60 for number in range(90)]
@@ -35,7 +34,7 @@ FLAGS: dict[str, Any] = {
     "chunked_prefill_size": 32,
     "swa_full_tokens_ratio": 0.15,
 }
-OTHERS = ("gpt_oss", "cohere2")
+OTHERS = ("gpt_oss", "cohere2", "llama4_text")
 families = pytest.mark.parametrize(
     "family", ["gemma3_text", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )
@@ -61,7 +60,7 @@ def opened(model: Path, **flags: Any) -> Iterator[Engine]:
             stats = engine.stats()
             return stats.swa_private + stats.swa_locked
 
-        assert until(lambda: not held(), 30)
+        assert until(lambda: not held())
         stats = engine.stats()
         free = stats.swa_free + stats.swa_evictable
         assert (free, stats.leaks) == (stats.swa_capacity, 0)
@@ -79,16 +78,10 @@ def cached(outputs: list[RequestOutput]) -> list[int]:
     return [output.cached_tokens for output in outputs]
 
 
-def nothing_is_copied(core: EngineCore) -> bool:
-    """Nor waits to be."""
-    waits = core.cache.tiers[0].queue.take("evict", core.cache.capacity)
-    return not waits and not core.cache.usage().locked
-
-
 def restored(model: Path, folder: Path, stored: int, **flags: Any) -> list[RequestOutput]:
     """The answers of a new engine that has found so many tokens on disk at least."""
     with opened(model, **on_disk(folder, "off"), **flags) as engine:
-        assert until(lambda: engine.stats().disk_tokens >= stored, 30), engine.stats().disk_tokens
+        assert until(lambda: engine.stats().disk_tokens >= stored), engine.stats().disk_tokens
         return answers(engine)
 
 
@@ -122,7 +115,7 @@ def test_the_same_answers_from_host_memory_and_a_small_pool(tmp_path: Path, fami
         assert tokens(answers(engine)) == tokens(cold)
         for prompt in ([*LONG, *range(2, 48)], *FILLERS):
             engine.generate(prompt, PARAMS)
-            assert until(lambda: engine.client.ask(nothing_is_copied).result(), 30)
+            wait_for_copies(engine)
         again = answers(engine)
         assert tokens(again) == tokens(cold)
         assert again[0].miss is not None
@@ -133,11 +126,11 @@ WRITER = """
 import sys
 from pathlib import Path
 from tests.tensor.test_window_places import answers, on_disk, opened
-from tests.server_support import until
+from tests.server_support import until, wait_for_copies
 model, folder = map(Path, sys.argv[1:])
 with opened(model, **on_disk(folder)) as engine:
     answers(engine)
-    assert until(lambda: engine.stats().disk_tokens >= 96, 30)
+    assert until(lambda: engine.stats().disk_tokens >= 96)
     print("written", flush=True)
     while True:
         answers(engine)

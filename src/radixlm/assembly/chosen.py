@@ -40,9 +40,8 @@ def reached_of(config: EngineConfig, model: ModelConfig) -> ModelConfig:
     """The model as it is served, with the context that can be reached. Answers do not depend on the
     pool's size, only how many positions there are. Raises ConfigError.
     """
-    served = model.served(resolve_context(config, model))
-    reached = min(served.context_length, config.kv_tokens or MOST_TOKENS)
-    return replace(served, context_length=reached)
+    context = resolve_context(config, model)
+    return replace(model, context_length=min(context, config.kv_tokens or MOST_TOKENS))
 
 
 def _check_latents(config: EngineConfig, model: ModelConfig) -> None:

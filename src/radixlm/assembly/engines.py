@@ -91,6 +91,11 @@ class _LocalEngine:
         """The engine in numbers, as of its last step."""
         return self.client.stats()
 
+    def _named(self, prompt: Prompt, namespace: Namespace | None) -> tuple[Key, Namespace]:
+        """A prompt as the cache knows it."""
+        key = self._key(prompt)
+        return key, (namespace or Namespace()).of_length(key.size, self.limits.short_length)
+
     def _key(self, prompt: Prompt) -> Key:
         return prompt_key(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
 
@@ -151,7 +156,7 @@ class Engine(_LocalEngine):
         self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
     ) -> Pin:
         """Keep what is cached for `ttl` seconds, or until `unpin(pin.id)`. Raises PinError."""
-        key, own = self._key(prompt), namespace or Namespace()
+        key, own = self._named(prompt, namespace)
         return self.client.ask(lambda core: core.cache.pin(key, own, ttl=ttl)).result()
 
     def unpin(self, pin_id: int) -> None:
@@ -218,7 +223,7 @@ class AsyncEngine(_LocalEngine):
         self, prompt: Prompt, *, namespace: Namespace | None = None, ttl: float | None = None
     ) -> Pin:
         """Pin as Engine.pin does."""
-        key, own = self._key(prompt), namespace or Namespace()
+        key, own = self._named(prompt, namespace)
         pinned = self.client.ask(lambda core: core.cache.pin(key, own, ttl=ttl))
         return await asyncio.wrap_future(pinned)
 
@@ -248,7 +253,7 @@ class AsyncEngine(_LocalEngine):
         """Explain why a prompt would miss now. everywhere: who holds it. Raises
         InvalidRequestError.
         """
-        key, own = self._key(prompt), namespace or Namespace()
+        key, own = self._named(prompt, namespace)
         self.limits.check_prompt(key)
         explained = self.client.ask(
             lambda core: core.cache.explain(key, own, everywhere=everywhere)
@@ -271,7 +276,7 @@ class AsyncEngine(_LocalEngine):
 
     async def hint(self, prompt: Prompt, hint: Hint, *, namespace: Namespace | None = None) -> int:
         """Say what comes after a prompt that was answered; returns how much of it is cached."""
-        key, own = self._key(prompt), namespace or Namespace()
+        key, own = self._named(prompt, namespace)
         hinted = self.client.ask(lambda core: core.cache.hint(key, own, hint))
         return await asyncio.wrap_future(hinted)
 

@@ -51,7 +51,7 @@ from radixlm.models.model_config import ModelConfig, recommended_sampling
 from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.models.safetensors_files import CutCheckpoint
 from radixlm.products.gemm_choice import Choose, ProductTable, one_way
-from radixlm.products.quantized import quantize
+from radixlm.products.quantized import quantize, quantize_e4m3
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
@@ -66,6 +66,7 @@ _logger = logging.getLogger("radixlm.assembly")
 
 QUANTIZERS: Mapping[str, Quantize] = {
     "int8": partial(quantize, bits=8),
+    "fp8": quantize_e4m3,
     "int4": partial(quantize, bits=4, group=32),
 }
 
@@ -156,7 +157,7 @@ def _load(
     windows = Windows.of(config, model.config)
     capacity = _capacity(config, model.config, windows, dtype, device, ranks)
     cache = _cache(config, policy, windows, capacity, context)
-    limits = Limits(context, cache.largest_request, model_config.vocab_size)
+    limits = Limits(context, cache.largest_request, model_config.vocab_size, reached.short_length)
     sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
@@ -188,13 +189,13 @@ def _load(
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
-    masks = MaskFiller(limits.vocab_size)
+    masks, short = MaskFiller(limits.vocab_size), limits.short_length
+    making = partial(make_core, config, tokenizer=tokenizer, masks=masks, short_length=short)
     if warm:
-        small = partial(make_core, config, runner=runner, tokenizer=tokenizer, masks=masks)
-        warm_up(small, cache, processor, grammars)
+        warm_up(partial(making, runner=runner), cache, processor, grammars)
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
-    core = make_core(config, cache, runner, tokenizer, masks=masks, tiering=places.tiering)
+    core = making(cache, runner=runner, tiering=places.tiering)
     team().leave()  # from here on the engine's thread computes
     most = config.max_queued_requests
     beside = places if ranks is None else BackgroundWorkers(places, ranks, inbox)
@@ -323,7 +324,7 @@ def make_model(
 
 def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
     if isinstance(files, ModelFile):
-        return GGUFCheckpoint(files.gguf, shape.head_dim)
+        return GGUFCheckpoint(files.gguf, shape)
     return open_checkpoint(files.path)
 
 

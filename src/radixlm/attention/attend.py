@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from radixlm.attention.plan import AttentionPlan
+from radixlm.attention.plan import AttentionPlan, ChunkSize
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 
@@ -18,8 +18,9 @@ class Attend(Protocol):
     layer: index of the decoder layer, from 0.
     qkv: (tokens, (n_heads + 2 n_kv_heads) x head_dim), of each new token the queries, keys and
         values as the projection gives them; contiguous within a token, and overwritten.
-    norm, rotation: what is done to queries and keys first, in this order. Then keys and values are
-        written to the pool at this step's slots, before anything is read.
+    norm, rotation: what is done to queries and keys first, in this order, unless the norm comes
+        after. Then keys and values are written to the pool at this step's slots, before anything
+        is read.
     sinks: (n_heads,) float32, of each head a score that has a weight in the softmax and no value.
 
     Scores are scaled by 1 / sqrt(head_dim). Returns (tokens, n_heads x head_dim), as qkv's type.
@@ -52,20 +53,22 @@ def by_layer(
     *,
     apart: bool = False,
 ) -> Attend:
-    """One step's attention, made once for each kind of layer by make(plan, window, own): whether it
-    has slots of its own, as all layers with a window do where these are `apart`.
+    """One step's attention, made once for each kind of layer by make(plan, window, own). window:
+    what of the plan's reads a token is not to see; chunks are in the plan. own: whether it has
+    slots of its own, as all layers with a window do where these are `apart`.
 
-    windows: of each layer how many tokens a token sees, itself included; None: all before it.
-    Empty: no layer has one. Where contexts are shorter than windows, all layers have one plan.
+    windows: of each layer how many tokens a token sees, itself included, or the size of its chunk;
+    None: all before it. Empty: no layer has one. Where contexts are shorter than windows, all
+    layers have one plan.
     """
     if not windows:
         return make(plan, None, False)
     plans = {window: plan.within(window) for window in windows}
     kinds = {window: (id(its), apart and window is not None) for window, its in plans.items()}
-    made = {
-        kinds[window]: make(its, None if its is plan else window, kinds[window][1])
-        for window, its in plans.items()
-    }
+    made: dict[tuple[int, bool], Attend] = {}
+    for window, its in plans.items():
+        hides = its is not plan and not isinstance(window, ChunkSize)
+        made[kinds[window]] = make(its, window if hides else None, kinds[window][1])
     attends = [made[kinds[window]] for window in windows]
     if len(made) == 1:
         return attends[0]

@@ -51,7 +51,7 @@ _LISTS = ("token", "first", "parts_of")
 _OF_A_CALL = {
     *COUNTERS,
     *("qkv", "stride", "table", "q", "q_stride", "keys", "values", "scales", "answers"),
-    *("q_weight", "k_weight", "eps", "sinks"),
+    *("factors", "q_weight", "k_weight", "eps", "after", "sinks"),
 }
 # Contexts are cut while a thread has fewer units of work than this, or reads of single tokens.
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
@@ -306,6 +306,9 @@ class CpuAttention:
         arguments.keys, arguments.values, arguments.scales = self._places(layer)
         arguments.q_weight, arguments.k_weight = (0, 0) if norm is None else norm.addresses
         arguments.eps = 0 if norm is None else norm.eps_bits
+        arguments.after = 0 if norm is None else int(norm.after)
+        factors = rotation.factors
+        arguments.factors = 0 if factors is None else factors.data_ptr()
         self._placing(threads_for(arguments.rows, ROWS_PER_UNIT))
         return self.read(layer, qkv, sinks)
 

@@ -165,6 +165,7 @@ class LatentAttention:
         self._pool.keys[layer].index_copy_(0, self._slots, row.unsqueeze(1))
         q = queries.view(-1, heads, sizes.key)
         q[..., sizes.plain :] = rotation.turned(q[..., sizes.plain :])
+        q = rotation.multiplied(q)
         if self._reading is not None and self._tokens is None:
             return self._absorbed(self._reading, layer, q).flatten(1)
         out = q.new_empty(q.shape[0], heads, sizes.values)

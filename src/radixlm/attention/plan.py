@@ -187,6 +187,12 @@ def joined(extents: Iterator[Extent]) -> list[Extent]:
     return runs
 
 
+class ChunkSize(int):
+    """A window whose begin is a multiple of its size: a token sees those of its own chunk of the
+    context up to itself (Llama 4).
+    """
+
+
 class RowSpan(NamedTuple):
     """One row's part of the step: its new tokens, and the context that it reads by itself.
 
@@ -215,6 +221,21 @@ class RowSpan(NamedTuple):
         start = max(start, 0)
         return self._replace(start=start, context=self.end - start)
 
+    def by_chunk(self, size: int) -> Iterator[RowSpan]:
+        """List its new tokens by the chunk of `size` tokens that they are in, of which they read
+        what comes before them:
+
+            tokens of the row   | chunk 0   | chunk 1   | ch ..      ., n: a token, a new one
+                                | . . . n n | n n n n n | n
+            spans               | - - - n n |                        neither reads the other's,
+                                            | n n n n n | n          so each is causal
+        """
+        first, end = self.end - self.n_new, self.end
+        for begin in range(first // size * size, end, size):
+            low, high = max(first, begin), min(end, begin + size)
+            token = self.token + low - first
+            yield self._replace(token=token, n_new=high - low, start=begin, context=high - begin)
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
@@ -236,12 +257,16 @@ class AttentionPlan:
 
     def within(self, window: int | None) -> AttentionPlan:
         """The same step for a layer in which a token sees the last `window` tokens, itself
-        included: each row reads by itself, from the first token on that a new one sees. It is this
-        plan where no context is longer. O(rows).
+        included, or those of its chunk: each row reads by itself, from the first token on that a
+        new one sees, and has a span for each chunk. It is this plan where no context is longer.
+        O(rows and chunks of their new tokens).
         """
         if window is None or all(span.end <= window for span in self.rows):
             return self
-        rows = tuple(span.after(span.end - span.n_new + 1 - window) for span in self.rows)
+        if isinstance(window, ChunkSize):
+            rows = tuple(part for span in self.rows for part in span.by_chunk(window))
+        else:
+            rows = tuple(span.after(span.end - span.n_new + 1 - window) for span in self.rows)
         return AttentionPlan((), rows, sum(span.context for span in rows))
 
 

@@ -195,8 +195,12 @@ def parts_of(
     heads = qkv.unflatten(1, (-1, rotation.table.shape[1]))
     n_heads = heads.shape[1] - 2 * n_kv_heads
     qk, v = heads.split_with_sizes((n_heads + n_kv_heads, n_kv_heads), dim=1)
-    qk = rotation.turned(qk if norm is None else norm(qk))
-    return *qk.split_with_sizes((n_heads, n_kv_heads), dim=1), v
+    if norm is None:
+        qk = rotation.turned(qk)
+    else:
+        qk = norm(rotation.turned(qk)) if norm.after else rotation.turned(norm(qk))
+    q, k = qk.split_with_sizes((n_heads, n_kv_heads), dim=1)
+    return rotation.multiplied(q), k, v
 
 
 def _attend(

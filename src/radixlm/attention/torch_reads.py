@@ -175,13 +175,14 @@ def view_of(span: RowSpan) -> Extent | None:
     """The one run of slots that is all that a row reads by itself, if it is one. A segment's runs
     never touch, so one that has several of them (a long answer can have thousands) settles it.
     """
-    own = [segment for segment in span.segments if segment.stop > span.start]
+    own = [each for each in span.segments if span.start < each.stop and each.start < span.end]
     start = stop = own[0].extents[0].start
     for segment in own:
         if len(segment.extents) > 1 or segment.extents[0].start != stop:
             return None
         stop = segment.extents[0].stop
-    return Extent(start + max(span.start - own[0].start, 0), stop)
+    start += span.start - own[0].start
+    return Extent(start, start + span.context)
 
 
 def _slots_of(numbers: Tensor, width: int, table: Tensor) -> Tensor:

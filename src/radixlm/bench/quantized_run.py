@@ -34,7 +34,12 @@ from radixlm.models import CausalLM, ModelConfig, load_config
 # What llama.cpp has with as many bits, and whether all of its matrices are to have them: of Q4_K_M
 # some have more, as it is always made.
 PEERS: Mapping[str, Mapping[str, bool]] = MappingProxyType(
-    {"bf16": {"BF16": True}, "int8": {"Q8_0": True}, "int4": {"Q4_0": True, "Q4_K_M": False}}
+    {
+        "bf16": {"BF16": True},
+        "int8": {"Q8_0": True},
+        "fp8": {},
+        "int4": {"Q4_0": True, "Q4_K_M": False},
+    }
 )
 CONTEXT = 1024
 _SIDE = Path(__file__).with_name("llama_side.py")

@@ -17,7 +17,7 @@ from radixlm.cli.model_commands import summary
 from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import RequestOutput
 from radixlm.core.sampling import SamplingParams
-from radixlm.text.chat_template import plain_text, require_template
+from radixlm.text.chat_template import require_template
 from radixlm.text.tokenizer import new_mark
 
 
@@ -75,7 +75,7 @@ class ChatHistory:
 
     async def _stream(self, said: list[RequestOutput]) -> None:
         mark, tokenizer = new_mark(), self._engine.tokenizer
-        quoted = partial(plain_text, tokenizer, mark)
+        quoted = partial(self._template.plain_text, tokenizer, mark)
         text = self._template.render_chat(self.messages, described=False, quoted=quoted)
         prompt = tokenizer.encode(text, add_special_tokens=False, break_mark=mark)
         params = self._engine.limits.fitted(prompt, self._params)

@@ -20,7 +20,7 @@ from radixlm.core.flags import (
 )
 
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = Literal["int8", "int4"]
+Quantization = Literal["int8", "fp8", "int4"]
 KVCacheDtype = Literal["auto", "int8"]
 ModelImpl = Literal["auto", "radixlm", "transformers"]
 DiskWritePolicy = Literal["selective", "evict", "all", "off"]
@@ -64,8 +64,8 @@ class EngineConfig:
     )
     quantization: Quantization | None = flag(
         None,
-        "Make the weights of products int8, one scale per output, or int4, one per 32 inputs, when "
-        "they are loaded. Checkpoints that are quantized already need no flag.",
+        "Make the weights of products int8 or fp8 (E4M3), one scale per output, or int4, one per "
+        "32 inputs, when they are loaded. Checkpoints that are quantized already need no flag.",
         one_of(get_args(Quantization)),
     )
     lora_paths: tuple[str, ...] = flag(

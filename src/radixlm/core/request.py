@@ -16,12 +16,20 @@ from radixlm.core.sampling import SamplingParams
 
 class Namespace(NamedTuple):
     """A namespace: what must match besides the tokens. Requests of different namespaces never
-    share.
+    share. long_rope: set where keys are turned by the factors of long requests.
     """
 
     adapter_id: str = ""
     cache_salt: str = ""
     extra_key: str = ""
+    long_rope: str = ""
+
+    def of_length(self, tokens: int, short_length: int | None) -> Namespace:
+        """The namespace of a request that has `tokens`, prompt and answer. short_length: most of
+        those whose keys turn by LongRoPE's short factors; None: all turn alike.
+        """
+        is_long = short_length is not None and tokens > short_length
+        return self._replace(long_rope="long" if is_long else "")
 
     @property
     def adapter(self) -> str:
@@ -36,15 +44,19 @@ class Namespace(NamedTuple):
         """The namespace as a store on disk keeps it.
 
         >>> Namespace.unpacked(Namespace(cache_salt="own").packed())
-        Namespace(adapter_id='', cache_salt='own', extra_key='')
+        Namespace(adapter_id='', cache_salt='own', extra_key='', long_rope='')
         """
-        return json.dumps(self).encode()
+        return json.dumps(self if self.long_rope else self[:3]).encode()
 
     @classmethod
     def unpacked(cls, packed: bytes) -> Namespace:
         """Unpack what `packed` gave. Raises ValueError for anything else."""
         parts = json.loads(packed)
-        if not isinstance(parts, list) or [type(part) for part in parts] != [str] * 3:
+        if (
+            not isinstance(parts, list)
+            or len(parts) not in (3, 4)
+            or any(type(part) is not str for part in parts)
+        ):
             raise ValueError(f"{packed!r:.200} is no namespace")
         return cls(*parts)
 

@@ -106,6 +106,7 @@ class InputProcessor:
             max_tokens=self.limits.resolve_max_tokens(key, params),
             seed=params.seed if params.seed is not None else secrets.randbits(63),
             stop_token_ids=ends,
+            namespace=request.namespace.of_length(key.size, self.limits.short_length),
         )
 
     def ready(self, request: GenerateRequest) -> GenerateRequest:

@@ -13,13 +13,14 @@ from radixlm.core.sampling import SamplingParams
 class Limits:
     """The sizes that a request must keep to. context_length: of prompt and answer together.
     capacity: slots of the KV pool that one request can have, in whole pages: those that may be
-    pinned are not among them. vocab_size: token ids are below it. Raises ConfigError where no
-    request could keep to them.
+    pinned are not among them. vocab_size: token ids are below it. short_length: see
+    `Namespace.of_length`. Raises ConfigError where no request could keep to them.
     """
 
     context_length: int
     capacity: int
     vocab_size: int
+    short_length: int | None = None
 
     def __post_init__(self) -> None:
         if self.longest < 2:

@@ -67,8 +67,11 @@ def make_core(
     masks: MaskFiller | None = None,
     tiering: MakeTiering | None = None,
     clock: Clock | None = None,
+    short_length: int | None = None,
 ) -> EngineCore:
-    """See EngineCore. tiering: makes it, where there is a place beside the pool."""
+    """See EngineCore. tiering: makes it, where there is a place beside the pool. short_length: see
+    `Namespace.of_length`.
+    """
     journal = Journal()
     order = make_order(config.schedule_policy, config.schedule_seed)
     room = WaitingRoom(cache, order, config.max_wait_admissions)
@@ -80,6 +83,7 @@ def make_core(
         schedule_conservativeness=config.schedule_conservativeness,
         preemption_threshold=config.priority_scheduling_preemption_threshold,
         tiers=tiers,
+        short_length=short_length,
         sink=journal.note,
         clock=clock,
     )

@@ -15,7 +15,12 @@ from radixlm.core.errors import CheckpointError, ConfigError, reason_of
 
 MOST_BYTES = 64 * 2**20
 # What quantizes the checkpoints that are read, by config.json's `quant_method`.
-QUANTIZERS = ("compressed-tensors", "gptq", "awq", "mxfp4")
+QUANTIZERS = (
+    *("compressed-tensors", "gptq", "awq", "mxfp4"),
+    *("fp8", "fbgemm_fp8", "modelopt", "modelopt_fp4"),
+)
+# Where older versions of ModelOpt say how a checkpoint is quantized.
+MODELOPT_FILE = "hf_quant_config.json"
 
 
 def given_path(text: str) -> Path:

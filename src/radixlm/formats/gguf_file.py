@@ -2,6 +2,9 @@
 
     magic, version, number of tensors, of entries | entries | tensors' names and places | data
 
+A large model's is often split: NAME-00001-of-0000N.gguf has the entries and some tensors, the
+others have further tensors.
+
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import struct
 from collections.abc import Mapping
 from io import BufferedReader
@@ -16,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT
+from gguf import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, Keys
 from gguf import GGMLQuantizationType as TensorType
 from gguf import GGUFValueType as ValueType
 from numpy.typing import NDArray
@@ -53,7 +57,11 @@ class BlockType(NamedTuple):
     nbytes: int
 
 
-_READ = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+_READ = (
+    *("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0"),
+)
 _NAMES = {int(each): each.name for each in TensorType}
 # By ggml's numbers.
 TYPES: Mapping[int, BlockType] = {
@@ -63,46 +71,73 @@ TYPES: Mapping[int, BlockType] = {
 
 
 class GGUFTensor(NamedTuple):
-    """shape: rows first. start: in the file. nbytes: all of it."""
+    """shape: rows first. start: in the file at path. nbytes: all of it."""
 
     type: BlockType
     shape: tuple[int, ...]
     start: int
     nbytes: int
+    path: Path
+
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII)
+
+
+def part_of_split(path: Path, number: int = 1) -> Path:
+    """Another part of a split file, the first if not said; a file that is no part is its own."""
+    found = _PART.fullmatch(path.name)
+    return path.with_name(f"{found[1]}-{number:05d}-of-{found[3]}.gguf") if found else path
 
 
 class GGUFFile:
-    """A file's head; the data is read tensor by tensor.
+    """A file's head, or those of all parts of a split one; the data is read tensor by tensor.
 
     metadata: numbers, texts, lists of texts, arrays of numbers, by their keys.
-    tensors: by their names, in the order in which they lie in the file.
+    tensors: by their names, in the order in which they lie in the files. paths: of these.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises CheckpointError that names the key or the tensor, UnsupportedModelError for types
-        of tensors that are not read. Memory: some times the head's size, 64 MiB at most.
+        """path: of any part. Raises CheckpointError that names the key or the tensor,
+        UnsupportedModelError for types of tensors that are not read. Memory: some times the head's
+        size, 64 MiB at most.
         """
-        self.path = path
-        try:
-            file = open_regular(path)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from None
-        try:
-            with file:
-                self.metadata, self.tensors = _Head(file, path).read()
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be read: {error}") from None
+        self.path = part_of_split(path)
+        self.paths = [self.path]
+        self.metadata, self.tensors = _head_of(self.path)
+        parts = self.get(Keys.Split.LLM_KV_SPLIT_COUNT, int, 1)
+        for number in range(2, parts + 1):
+            part = part_of_split(self.path, number)
+            if part == self.path or f"-of-{parts:05d}." not in part.name:
+                raise self.wrong(
+                    Keys.Split.LLM_KV_SPLIT_COUNT, f"{parts}, but its name says something else"
+                )
+            tensors = _head_of(part)[1]
+            if twice := self.tensors.keys() & tensors.keys():
+                raise self.wrong(min(twice), f"in {part.name}, too")
+            self.paths.append(part)
+            self.tensors |= tensors
+        count = self.get(Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT, int, len(self.tensors))
+        if count != len(self.tensors):
+            raise self.wrong(
+                Keys.Split.LLM_KV_SPLIT_TENSORS_COUNT, f"{count}, but there are {len(self.tensors)}"
+            )
 
-    def data(self, name: str) -> NDArray[np.uint8]:
-        """(nbytes,) of a tensor, in memory of its own. Raises CheckpointError."""
+    def data(self, name: str, part: int | None = None) -> NDArray[np.uint8]:
+        """(nbytes,) of a tensor, or of one part of its first dimension, in memory of its own.
+        Raises CheckpointError.
+        """
         tensor = self.tensors[name]
+        nbytes, start = tensor.nbytes, tensor.start
+        if part is not None:
+            nbytes //= tensor.shape[0]
+            start += part * nbytes
         try:
-            with open_regular(self.path) as file:
-                found = np.fromfile(file, np.uint8, tensor.nbytes, offset=tensor.start)
+            with open_regular(tensor.path) as file:
+                found = np.fromfile(file, np.uint8, nbytes, offset=start)
         except (OSError, ValueError, MemoryError) as error:
-            raise CheckpointError(f"tensor {name!r} in {self.path}: {error}") from None
-        if found.size != tensor.nbytes:
-            raise CheckpointError(f"{self.path} ends within tensor {name!r}; fetch it again")
+            raise CheckpointError(f"tensor {name!r} in {tensor.path}: {error}") from None
+        if found.size != nbytes:
+            raise CheckpointError(f"{tensor.path} ends within tensor {name!r}; fetch it again")
         return found
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
@@ -121,6 +156,14 @@ class GGUFFile:
     def wrong(self, what: str, text: str) -> CheckpointError:
         """what: a key or a tensor, and text what is wrong, to be read after it."""
         return CheckpointError(f"{self.path}: {what!r:.200} is {text}")
+
+
+def _head_of(path: Path) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
+    try:
+        with open_regular(path) as file:
+            return _Head(file, path).read()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
 class _Head:
@@ -243,7 +286,7 @@ class _Head:
                     f"tensor {name!r:.200} ends at byte {start + nbytes}, the file at "
                     f"{self._size}; it is truncated: fetch it again"
                 )
-            found[name] = GGUFTensor(kind, shape, start, nbytes)
+            found[name] = GGUFTensor(kind, shape, start, nbytes, self._path)
             end, before = start + nbytes, name
         return found
 

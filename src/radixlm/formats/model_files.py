@@ -13,7 +13,7 @@ from radixlm.core.errors import CheckpointError
 from radixlm.formats.files import read_json_object
 from radixlm.formats.gguf_config import config_of, generation_config_of, tokenizer_config_of
 from radixlm.formats.gguf_file import GGUFFile
-from radixlm.formats.weight_files import weight_files
+from radixlm.formats.weight_files import main_dtype, weight_files
 
 _LONGEST_NAME = 100
 
@@ -29,7 +29,9 @@ class ModelFolder:
         return self.path.resolve().name
 
     def config(self) -> Mapping[str, Any]:
-        """Raises CheckpointError where there is none, or it cannot be read."""
+        """The config, with the weights' own type where it names none. Raises CheckpointError where
+        there is none, or it cannot be read.
+        """
         return self._config
 
     @functools.cached_property
@@ -43,7 +45,11 @@ class ModelFolder:
             raise CheckpointError(
                 f"{self.path} has no config.json; is it a Hugging Face model folder?"
             )
-        return read_json_object(path)
+        config = read_json_object(path)
+        named = [config.get(name) for name in ("dtype", "torch_dtype")]
+        if all(each in (None, "auto") for each in named):
+            config |= {"dtype": main_dtype(self.path), "torch_dtype": None}
+        return config
 
     def generation_config(self) -> Mapping[str, Any]:
         """Empty where there is none. Raises CheckpointError where it cannot be read."""
@@ -51,9 +57,15 @@ class ModelFolder:
         return read_json_object(path) if path.is_file() else {}
 
     def tokenizer_config(self) -> Mapping[str, Any]:
-        """Empty where there is none. Raises CheckpointError where it cannot be read."""
-        path = self.path / "tokenizer_config.json"
-        return read_json_object(path) if path.exists() else {}
+        """The config, with what older files have beside it: names of special tokens, a chat
+        template. Empty where there is none. Raises CheckpointError where one cannot be read.
+        """
+        files = ("special_tokens_map", "chat_template", "tokenizer_config")
+        found: dict[str, Any] = {}
+        for path in (self.path / f"{name}.json" for name in files):
+            given = read_json_object(path) if path.exists() else {}
+            found |= {name: value for name, value in given.items() if value is not None}
+        return found
 
     def weights(self) -> list[Path]:
         """The files that a loader reads, no more and no less. Raises CheckpointError."""
@@ -83,7 +95,7 @@ class ModelFile:
         return tokenizer_config_of(self.gguf)
 
     def weights(self) -> list[Path]:
-        return [self.path]
+        return self.gguf.paths
 
 
 ModelFiles = ModelFolder | ModelFile

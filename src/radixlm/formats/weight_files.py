@@ -4,16 +4,20 @@ identify what was computed with them.
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
 from radixlm.core.errors import CheckpointError
-from radixlm.formats.files import read_json_object
+from radixlm.formats.files import open_regular, read_json_object
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_MOST_OF_HEADER = 2**27  # bytes
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
@@ -61,8 +65,8 @@ def weight_files(folder: Path) -> list[Path]:
     """
     if (folder / _SINGLE).is_file():
         return [folder / _SINGLE]
-    if (folder / _INDEX).is_file():
-        return _indexed(folder)
+    if (indexed := weight_map(folder)) is not None:
+        return sorted(set(indexed.values()))
     pickles = [path.name for path in sorted(folder.glob("*")) if path.suffix in _PICKLES]
     if pickles:
         raise CheckpointError(
@@ -74,18 +78,37 @@ def weight_files(folder: Path) -> list[Path]:
     raise CheckpointError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
 
 
-def _indexed(folder: Path) -> list[Path]:
-    weight_map = read_json_object(folder / _INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
+def weight_map(folder: Path) -> dict[str, Path] | None:
+    """The file that each tensor is in, by the folder's index; None: one file has all. Raises
+    CheckpointError as `weight_files`.
+    """
+    if (folder / _SINGLE).is_file() or not (folder / _INDEX).is_file():
+        return None
+    found = read_json_object(folder / _INDEX).get("weight_map")
+    if not isinstance(found, dict) or not found:
         raise CheckpointError(f"{folder / _INDEX} has no weight_map")
-    shards = []
-    for name in sorted({str(name) for name in weight_map.values()}):
+    for name in sorted({str(name) for name in found.values()}):
         if _leaves_the_folder(name):
             raise CheckpointError(f"{folder / _INDEX} points outside of its folder: {name!r}")
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder} lacks the shard {name}, which {_INDEX} names")
-        shards.append(folder / name)
-    return shards
+    return {tensor: folder / str(name) for tensor, name in found.items()}
+
+
+def main_dtype(folder: Path) -> str | None:
+    """The type in floats that most of a model's first file is in; None: there is no such file."""
+    found: Counter[str] = Counter()
+    try:
+        with open_regular(weight_files(folder)[0]) as file:
+            length = min(int.from_bytes(file.read(8), "little"), _MOST_OF_HEADER)
+            header = json.loads(file.read(length))
+        for tensor in header.values():
+            if (dtype := _DTYPES.get(tensor.get("dtype"))) is not None:
+                first, stop = tensor["data_offsets"]
+                found[dtype] += stop - first
+    except (CheckpointError, OSError, ValueError, RecursionError, AttributeError, LookupError):
+        return None  # loading it will say what is wrong
+    return found.most_common(1)[0][0] if found else None
 
 
 def _leaves_the_folder(name: str) -> bool:

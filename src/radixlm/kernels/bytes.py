@@ -31,6 +31,8 @@ _LEAST = 2.0**-100
 # Added, it leaves a small number as an integer in the lowest bits.
 _SHIFT = 1.5 * 2**23
 _SHIFT_BITS = 0x4B400000
+# The 16 smallest numbers of E4M3.
+_SMALL = [code * 2.0**-9 for code in range(16)]
 _INT8, _INT16, _INT32, _INT64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 
 
@@ -81,12 +83,46 @@ def _dots(builder: ir.IRBuilder, codes: Any, x: Any) -> Any:
 
 def looked_up(ops: Lanes, builder: ir.IRBuilder, table: Sequence[int], codes: Any) -> Any:
     """Each byte of a vector, below 16, as the table has it."""
-    count = 4 * VECTOR_LANES
-    bytes_ = ir.VectorType(_INT8, count)
+    bytes_ = _bytes(ops)
     name = "avx512.pshuf.b.512" if VECTOR_LANES == MOST_LANES else "avx2.pshuf.b"
-    operands = [ir.Constant(bytes_, [*table] * (count // 16)), builder.bitcast(codes, bytes_)]
-    made = call(builder, f"llvm.x86.{name}", bytes_, operands)
-    return builder.bitcast(made, ops.integers)
+    operands = [
+        ir.Constant(bytes_, [*table] * (bytes_.count // 16)),
+        builder.bitcast(codes, bytes_),
+    ]
+    return call(builder, f"llvm.x86.{name}", bytes_, operands)
+
+
+def halves_of_bytes(ops: Lanes, builder: ir.IRBuilder, codes: Any) -> list[Any]:
+    """The lower halves of each byte of a vector and the upper ones, as bytes."""
+    low = ops.all_integer(0x0F0F0F0F)
+    upper = builder.lshr(codes, ops.all_integer(4))
+    return [builder.and_(each, low) for each in (codes, upper)]
+
+
+def e4m3_bytes(ops: Lanes, builder: ir.IRBuilder, codes: Any) -> tuple[Any, Any]:
+    """The lower and the upper byte, in bfloat16, of the number that each code stands for.
+
+    s eee e mmm   ->   s (60 + eee) | e mmm 0000; where eee is 0, s | (e mmm) x 2^-9
+    """
+    bytes_, [low, upper] = _bytes(ops), halves_of_bytes(ops, builder, codes)
+    sign = builder.bitcast(builder.and_(codes, ops.all_integer(-0x7F7F7F80)), bytes_)
+    small = [looked_up(ops, builder, table, low) for table in bfloat16_bytes(_SMALL)]
+    moved = builder.bitcast(builder.shl(low, ops.all_integer(4)), bytes_)
+    usual = moved, looked_up(ops, builder, [60 + eee for eee in range(8)] * 2, upper)
+    exponent = builder.bitcast(builder.and_(upper, ops.all_integer(0x07070707)), bytes_)
+    is_small = builder.icmp_unsigned("==", exponent, ir.Constant(bytes_, [0] * bytes_.count))
+    lower, higher = (builder.select(is_small, *pair) for pair in zip(small, usual, strict=True))
+    return lower, builder.or_(higher, sign)
+
+
+def bfloat16_bytes(numbers: Sequence[float]) -> list[list[int]]:
+    """The lower byte of each in bfloat16, which holds it, and the upper ones."""
+    bits = np.array(numbers, dtype=np.float32).view(np.uint32)
+    return [(bits >> shift & 255).tolist() for shift in (16, 24)]
+
+
+def _bytes(ops: Lanes) -> Any:
+    return ir.VectorType(_INT8, 4 * ops.lanes)
 
 
 def make_encode(*, bfloat16: bool, floats: bool) -> Any:

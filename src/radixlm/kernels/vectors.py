@@ -339,11 +339,11 @@ class Lanes:
         if has_bfloat16() and self.lanes == MOST_LANES:
             name = "llvm.x86.avx512bf16.dpbf16ps.512"
             return call(self._builder, name, self.vector, [z, x, y])
-        for one, other in zip(self._widened(x), self._widened(y), strict=True):
+        for one, other in zip(self.widened(x), self.widened(y), strict=True):
             z = self.multiply_add(one, other, z)
         return z
 
-    def _widened(self, pairs: Any) -> tuple[Any, Any]:
+    def widened(self, pairs: Any) -> tuple[Any, Any]:
         """The first and the second number of each pair."""
         b = self._builder
         bits = b.bitcast(pairs, self.integers)

@@ -18,7 +18,7 @@ from radixlm.lang.choices import Tokens
 from radixlm.lang.ir import Params
 from radixlm.lang.transcript import Answer, Roles, TemplateRoles, Transcript, habit_of
 from radixlm.text.chat_template import ChatTemplate
-from radixlm.text.tokenizer import special_texts
+from radixlm.text.named_tokens import special_texts
 
 DEFAULT_TIMEOUT = 600.0
 _CONNECT_TIMEOUT = 10.0

@@ -76,7 +76,9 @@ class SharedExpert:
 
 
 class ExpertMLP:
-    """The sum of the chosen experts' results, weighted, and of a shared one's, if there is one."""
+    """The sum of the chosen experts' results, weighted, and of a shared one's, if there is one.
+    weighs_inputs: weights are for what experts are given, not for their results.
+    """
 
     is_compiled = False
 
@@ -85,8 +87,11 @@ class ExpertMLP:
         router: ExpertRouter | GroupedRouter,
         experts: Sequence[MLP],
         shared: SharedExpert | MLP | None = None,
+        *,
+        weighs_inputs: bool = False,
     ) -> None:
         self._router, self._experts, self._shared = router, experts, shared
+        self._weighs_inputs = weighs_inputs
 
     def __call__(
         self,
@@ -102,10 +107,14 @@ class ExpertMLP:
         tokens = order // chosen.shape[1]
         counts = enumerate(of_pair.bincount().tolist())
         parts = {self._experts[expert]: count for expert, count in counts if count}
-        first = _products({mlp.gate_up: n for mlp, n in parts.items()}, x.index_select(0, tokens))
+        taken, weights = x.index_select(0, tokens), weights.view(-1, 1).index_select(0, order)
+        if self._weighs_inputs:
+            taken.mul_(weights)
+        first = _products({mlp.gate_up: n for mlp, n in parts.items()}, taken)
         between = self._experts[0].between(first)
         made = _products({mlp.down: n for mlp, n in parts.items()}, between)
-        made.mul_(weights.flatten().index_select(0, order).unsqueeze(1))
+        if not self._weighs_inputs:
+            made.mul_(weights)
         total = torch.zeros_like(x) if self._shared is None else self._shared(x)
         return total.index_add_(0, tokens, made)
 

@@ -19,13 +19,15 @@ _LEAST = 1e-20
 class GroupedRouting(NamedTuple):
     """How experts are chosen where it is not the best of a softmax over all.
 
-    scores: of each expert. corrected: a bias of its own is added to choose by, and has no weight.
+    scores: of each expert. correction: the name of a bias that is added to choose by, and has no
+        weight in the result; empty: there is none. correction_dims: of the stored one.
     groups, chosen_groups: experts stand in groups, of which some are left, by the sum of the best
         `best` of each; 0: there are none.
     """
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
-    corrected: bool = False
+    correction: str = ""
+    correction_dims: int = 1
     groups: int = 0
     chosen_groups: int = 0
     best: int = 1
@@ -52,7 +54,7 @@ class GroupedRouter:
         self._scores = Linear(hidden_size, {name.rpartition(".")[2]: experts}, exact, bias=False)
         self._name, self._routing = name, routing
         self._chosen, self._renormalised, self._scale = chosen, renormalised, scale
-        self._correction = exact.empty(experts) if routing.corrected else None
+        self._correction = exact.empty(experts) if routing.correction else None
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(tokens, hidden_size) -> weights, float32, and numbers of experts, (tokens, chosen)."""
@@ -82,4 +84,5 @@ class GroupedRouter:
     def others(self) -> Iterator[tuple[str, Tensor]]:
         """Weights that are no product's."""
         if self._correction is not None:
-            yield f"{self._name}.e_score_correction_bias", self._correction
+            ones = [1] * (self._routing.correction_dims - 1)
+            yield self._routing.correction, self._correction.view(*ones, -1)

@@ -25,7 +25,7 @@ from radixlm.products.compiled import (
 )
 from radixlm.products.gemm_choice import PLAIN, Choose, GemmChoice, Product, Weight, packed, plain
 from radixlm.products.panel_products import PanelProduct
-from radixlm.products.quantized import QuantizedWeight, stacked
+from radixlm.products.quantized import QuantizedWeight, WeightKind, stacked
 from radixlm.products.quantized_products import DTYPES, QuantizedProduct
 
 # Of a weight (out, in).
@@ -158,7 +158,7 @@ class Linear:
             start = stop
         return pieces
 
-    def _kind(self, part: str) -> tuple[int, int, bool, bool] | None:
+    def _kind(self, part: str) -> WeightKind | None:
         weight = self._quantized.get(part)
         return None if weight is None else weight.kind
 
@@ -249,13 +249,26 @@ def _bits_of(number: float) -> int:
 
 class QueryKeyNorm:
     """RMSNorm of every query head and every key head by itself, as Qwen3 does before rotary. The
-    weights may be filled later, but not replaced.
+    weights may be filled later, but not replaced. names: of these; empty: all are 1. after: it
+    comes after rotary.
     """
 
-    def __init__(self, n_heads: int, head_dim: int, eps: float, options: TensorOptions) -> None:
-        self.n_heads = n_heads
-        self.eps = eps
+    def __init__(
+        self,
+        n_heads: int,
+        head_dim: int,
+        eps: float,
+        options: TensorOptions,
+        names: Sequence[str] = ("q_norm.weight", "k_norm.weight"),
+        *,
+        after: bool = False,
+    ) -> None:
+        self.n_heads, self.after = n_heads, after
+        self.eps, self._names = eps, names
         self.q_weight, self.k_weight = options.empty(head_dim), options.empty(head_dim)
+        if not names:
+            self.q_weight.fill_(1)
+            self.k_weight.fill_(1)
         self.eps_bits = _bits_of(eps)
 
     @cached_property
@@ -271,8 +284,7 @@ class QueryKeyNorm:
         return normed
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield "q_norm.weight", self.q_weight
-        yield "k_norm.weight", self.k_weight
+        yield from zip(self._names, (self.q_weight, self.k_weight), strict=False)
 
 
 class TokenEmbedding:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -32,10 +33,35 @@ class Clamped(NamedTuple):
         return gate.mul_((gate * self.alpha).sigmoid_()).mul_(up.add_(1))
 
 
-def _between(activation: str | Clamped, *, gated: bool) -> Callable[[Tensor], Tensor]:
+class XIELU:
+    """An activation with weights: a parabola above 0, an integrated ELU below (Huang and Schlag,
+    2024).
+    """
+
+    def __init__(self, options: TensorOptions) -> None:
+        exact = TensorOptions(torch.float32, options.device)
+        self._above, self._below = exact.empty(1), exact.empty(1)
+        self._slope, self._most = exact.empty(), exact.empty()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(tokens, size) -> the same, new."""
+        wide, slope = x.float(), self._slope
+        below = torch.expm1(torch.minimum(wide, self._most)).sub_(wide)
+        below.mul_(functional.softplus(self._below) + slope)
+        above = (wide * wide).mul_(functional.softplus(self._above))
+        return torch.where(wide > 0, above, below).add_(wide * slope).to(x.dtype)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from (("act_fn.alpha_p", self._above), ("act_fn.alpha_n", self._below))
+        yield from (("act_fn.beta", self._slope), ("act_fn.eps", self._most))
+
+
+def _between(activation: str | Clamped | XIELU, *, gated: bool) -> Callable[[Tensor], Tensor]:
     """Apply the gate to both halves of a row, or the activation to all of it."""
     if isinstance(activation, Clamped):
         return lambda made: activation(*made.chunk(2, dim=-1))
+    if isinstance(activation, XIELU):
+        return activation
     of_gate = ACTIVATIONS[activation]
     if not gated:
         return of_gate
@@ -51,7 +77,7 @@ class MLP:
     """down(act(gate(x)) * up(x)), gate and up being one product, or down(act(up(x))) without gates.
 
     gate_up: the names of gate and up, of one tensor with both, or of up alone, in one place. One
-    of `GATES` is part of the product.
+    of `GATES` is part of the product; xielu has weights in the same place.
     """
 
     def __init__(
@@ -72,7 +98,9 @@ class MLP:
         self.gate_up = Linear(hidden_size, parts, options, bias=bias, gate=gate)
         self.down = Linear(size, {down.rpartition(".")[2]: hidden_size}, options, bias=bias)
         self._places = place_of(gate_up[0]), place_of(down)
-        self._between = _between(activation, gated=gated) if gate is None else None
+        self._xielu = XIELU(options) if activation == "xielu" else None
+        between = self._xielu or activation
+        self._between = _between(between, gated=gated) if gate is None else None
 
     @property
     def is_compiled(self) -> bool:
@@ -103,6 +131,8 @@ class MLP:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from named(self.linears())
+        if self._xielu is not None:
+            yield from self._xielu.named_weights()
 
 
 def named(linears: Iterator[tuple[str, Linear]]) -> Iterator[tuple[str, Tensor]]:

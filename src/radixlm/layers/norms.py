@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 from torch.nn import functional
@@ -53,7 +53,7 @@ class RowNorm:
     """RMSNorm of all query heads of a token together, and of all its key heads."""
 
     def __init__(
-        self, sizes: tuple[int, int], eps: float, options: TensorOptions, names: tuple[str, str]
+        self, sizes: tuple[int, int], eps: float, options: TensorOptions, names: Sequence[str]
     ) -> None:
         """sizes, names: of queries and keys."""
         self.eps, self._names = eps, names
@@ -83,7 +83,7 @@ class HeadNorms:
         head_dim: int,
         eps: float,
         options: TensorOptions,
-        names: tuple[str, str],
+        names: Sequence[str],
     ) -> None:
         """heads: of queries and of keys. names: with {} if each head's weight has a name."""
         self._eps, self._names = eps, names

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.layers.few_tokens import MOST_TOKENS
 from radixlm.products.compiled import TensorOptions
 
 
@@ -103,8 +104,8 @@ class FactorScaling:
 
 @dataclass(frozen=True, slots=True)
 class LongScaling:
-    """Factors for short contexts and for long ones (LongRoPE, Ding et al., 2024). Keys that were
-    turned by the others would be wrong, so all requests of an engine have the same.
+    """Factors for short contexts and for long ones (LongRoPE, Ding et al., 2024): all keys of a
+    request are turned by those of its length.
 
     short, long: half as many as the dimensions that turn. attention_factor: as YarnScaling's.
     is_long: which of them it is, see `RopeConfig.within`.
@@ -114,7 +115,7 @@ class LongScaling:
     long: tuple[float, ...]
     original_length: int
     attention_factor: float
-    is_long: bool
+    is_long: bool = False
 
     def frequencies(self, theta: float, head_dim: int) -> Tensor:
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
@@ -125,15 +126,31 @@ class LongScaling:
 Scaling = LinearScaling | Llama3Scaling | YarnScaling | FactorScaling | LongScaling
 
 
+class QueryFactors(NamedTuple):
+    """Factors of queries that grow with their position, so that attention over long contexts stays
+    sharp (Nakanishi, 2025): 1 + beta log(1 + n), n whole `length`s before position + ahead.
+    """
+
+    beta: float
+    length: int
+    ahead: int = 0
+
+    def at(self, positions: Tensor) -> Tensor:
+        """(tokens,) int64 -> the same, float32."""
+        whole = (positions + self.ahead).div(self.length, rounding_mode="floor")
+        return whole.float().log1p_().mul_(self.beta).add_(1)
+
+
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
     """Base of the frequencies, and how they are stretched; None: not at all. share: of a head's
-    dimensions, from the first, that turn.
+    dimensions, from the first, that turn. queries: what these are multiplied by; None: nothing.
     """
 
     theta: float
     scaling: Scaling | None = None
     share: float = 1.0
+    queries: QueryFactors | None = None
 
     def turned(self, head_dim: int) -> int:
         """How many dimensions of a head turn."""
@@ -141,10 +158,22 @@ class RopeConfig:
 
     def within(self, length: int) -> RopeConfig:
         """The same for requests of up to `length` tokens, prompt and answer."""
+        its, scaling = self, self.scaling
+        if self.queries is not None and length - 1 + self.queries.ahead < self.queries.length:
+            its = replace(its, queries=None)
+        if isinstance(scaling, LongScaling):
+            is_long = length > scaling.original_length
+            its = replace(its, scaling=replace(scaling, is_long=is_long))
+        return its
+
+    def short_length(self, context_length: int) -> int | None:
+        """Most tokens of requests that turn their keys in another way than those of the whole
+        context; None: all turn them alike.
+        """
         if not isinstance(self.scaling, LongScaling):
-            return self
-        is_long = length > self.scaling.original_length
-        return replace(self, scaling=replace(self.scaling, is_long=is_long))
+            return None
+        original = self.scaling.original_length
+        return original if context_length > original else None
 
     def frequencies(self, head_dim: int) -> Tensor:
         """(head_dim / 2,) float32 radians per position; of what does not turn, at the end, 0."""
@@ -169,10 +198,11 @@ class Rotation(NamedTuple):
     """The rotation of each of a step's tokens, gathered once and used by every layer.
 
     table: (tokens, head_dim), contiguous, of each token the cosines and then the sines of its
-    angles.
+    angles. factors: (tokens,) float32, of each token's queries, see `QueryFactors`; None: 1.
     """
 
     table: Tensor
+    factors: Tensor | None = None
 
     def turned(self, x: Tensor) -> Tensor:
         """x: (tokens, heads, head_dim) -> the same, new: pairs (i, i + head_dim / 2) turned."""
@@ -180,10 +210,15 @@ class Rotation(NamedTuple):
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
+    def multiplied(self, q: Tensor) -> Tensor:
+        """Queries (tokens, heads, head_dim) by their factors."""
+        return q if self.factors is None else (q * self.factors[:, None, None]).to(q.dtype)
+
 
 class Rotary:
-    """cos and sin of every position below `context_length`, computed once in float32. rope: None:
-    nothing turns.
+    """cos and sin of every position below `context_length`, computed once in float32; behind them,
+    from position `context_length` on, those of requests that are short (`RopeConfig.short_length`).
+    rope: None: nothing turns.
     """
 
     def __init__(
@@ -193,17 +228,30 @@ class Rotary:
             table = torch.empty(context_length, head_dim, device=options.device)
         else:
             table = _table(rope, head_dim, context_length)
+            if rope is not None and (short := rope.short_length(context_length)) is not None:
+                table = torch.cat((table, _table(rope, head_dim, short)))
         self._table = table.to(dtype=options.dtype, device=options.device)
+        self._queries = None if rope is None else rope.within(context_length).queries
+        self._factors: Tensor | None = None
 
     def at(self, positions: Tensor, out: Tensor | None = None) -> Rotation:
         """The rotations of `positions` (tokens,) int64, each in [0, context_length). out: memory
-        for their table.
+        for their table; then factors have always the same, too.
         """
-        return Rotation(torch.index_select(self._table, 0, positions, out=out))
+        table = torch.index_select(self._table, 0, positions, out=out)
+        factors = None if self._queries is None else self._queries.at(positions)
+        if out is not None and factors is not None:
+            if self._factors is None:
+                self._factors = factors.new_empty(MOST_TOKENS)
+            factors = self._factors[: factors.numel()].copy_(factors)
+        return Rotation(table, factors)
 
 
 def _table(rope: RopeConfig | None, head_dim: int, context_length: int) -> Tensor:
-    """(context_length, head_dim): of each position the cosines and then the sines."""
+    """(context_length, head_dim): of each position the cosines and then the sines, for requests of
+    that length.
+    """
+    rope = None if rope is None else rope.within(context_length)
     turned = 0 if rope is None else rope.turned(head_dim) // 2
     frequencies = torch.zeros(head_dim // 2) if rope is None else rope.frequencies(head_dim)
     angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)

@@ -81,7 +81,7 @@ class SplitRowNorm(RowNorm):
         sizes: tuple[int, int],
         eps: float,
         options: TensorOptions,
-        names: tuple[str, str],
+        names: Sequence[str],
         split: Split,
     ) -> None:
         super().__init__(sizes, eps, options, names)

@@ -10,7 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.models.config_fields import Fields, Flag, read, supported, unsupported
+from radixlm.models.config_fields import Fields, Flag, Size, read, supported, unsupported
+from radixlm.models.float_weights import OF_ALL, OF_OUTPUTS, Block, Float4, Float8
 from radixlm.models.quantized_parts import (
     PLACE,
     Bits,
@@ -19,6 +20,7 @@ from radixlm.models.quantized_parts import (
     Scheme,
     Types,
     floats,
+    typed,
     unpacked,
 )
 from radixlm.products.quantized import MIDDLE, QuantizedWeight
@@ -29,16 +31,22 @@ _Unused = Annotated[None, supported("null")]
 def compressed_tensors(section: Mapping[str, Any]) -> Packing:
     config = read(_CompressedTensors, section, PLACE)
     [(key, values)] = config.config_groups.items()
-    group = read(_ConfigGroup, values, f"{PLACE}config_groups.{key:.50}.")
-    scheme, one_scale = group.weights.scheme()
-    packed = (group.format or config.format) == "pack-quantized"
-    return (_PackQuantized if packed else _IntQuantized)(scheme, one_scale=one_scale)
+    place = f"{PLACE}config_groups.{key:.50}."
+    group = read(_ConfigGroup, values, place)
+    its = group.format or config.format
+    if its in _IN_FLOATS or (its == "naive-quantized" and group.weights.get("type") == "float"):
+        return read(_FloatWeights, group.weights, f"{place}weights.").packing(its)
+    read(_Activations, group.input_activations, f"{place}input_activations.")
+    scheme, one_scale = read(_Weights, group.weights, f"{place}weights.").scheme()
+    return (_PackQuantized if its == "pack-quantized" else _IntQuantized)(
+        scheme, one_scale=one_scale
+    )
 
 
 class _Activations(Fields):
     """They are rounded as the products here do it, which is finer than or the same as by token."""
 
-    num_bits: Annotated[Literal[8], supported("8")]
+    num_bits: Annotated[Literal[8], supported("8")] = 8
     type: Annotated[Literal["int"], supported("int")] = "int"
     dynamic: Annotated[Literal[True], supported("true")] = True
 
@@ -71,14 +79,56 @@ class _Weights(Fields):
 
 
 _Format = Annotated[
-    Literal["pack-quantized", "int-quantized", "naive-quantized"],
-    supported("pack-quantized, int-quantized, naive-quantized"),
+    Literal[
+        "pack-quantized",
+        "int-quantized",
+        "naive-quantized",
+        "float-quantized",
+        "nvfp4-pack-quantized",
+        "mxfp4-pack-quantized",
+    ],
+    supported(
+        "pack-quantized, int-quantized, naive-quantized, float-quantized, nvfp4-pack-quantized, "
+        "mxfp4-pack-quantized"
+    ),
 ]
+_IN_FLOATS = ("float-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized")
+
+
+class _FloatWeights(Fields):
+    """Activations are multiplied as they are, whatever they were to be rounded to."""
+
+    num_bits: Bits
+    type: Annotated[Literal["float"], supported("float")]
+    symmetric: Annotated[Literal[True], supported("true")] = True
+    strategy: Annotated[
+        Literal["tensor", "channel", "group", "block", "tensor_group"],
+        supported("tensor, channel, group, block, tensor_group"),
+    ]
+    group_size: Annotated[Size, supported("a number of inputs")] | None = None
+    block_structure: Block | None = None
+
+    def packing(self, its: str) -> Packing:
+        codes = "weight_packed"
+        if its == "nvfp4-pack-quantized":
+            return Float4(codes, self.group_size or 16, "weight_global_scale", divides=True)
+        if its == "mxfp4-pack-quantized":
+            return Float4(codes, self.group_size or 32)
+        if self.num_bits != 8:
+            raise unsupported(f"{PLACE}config_groups.weights.num_bits", self.num_bits, "8")
+        block = {"tensor": OF_ALL, "channel": OF_OUTPUTS, "block": self.block_structure}.get(
+            self.strategy, (1, self.group_size) if self.group_size else None
+        )
+        if block is None:
+            raise unsupported(
+                f"{PLACE}config_groups.weights.strategy", self.strategy, "one with its sizes"
+            )
+        return Float8(block, "weight_scale")
 
 
 class _ConfigGroup(Fields):
-    weights: _Weights
-    input_activations: _Activations | None = None
+    weights: dict[str, Any]
+    input_activations: dict[str, Any] | None = None
     output_activations: _Unused = None
     format: _Format | None = None
 
@@ -89,14 +139,13 @@ class _Sparsity(Fields):
 
 class _CompressedTensors(Fields):
     """A reader of compressed-tensors' formats. The modules that are meant (`targets`, `ignore`) are
-    known by their tensors.
+    known by their tensors. Keys and values are kept as `--kv-cache-dtype` says.
     """
 
     format: _Format
     config_groups: Annotated[
         dict[str, Any], Field(min_length=1, max_length=1), supported("one group")
     ]
-    kv_cache_scheme: _Unused = None
     sparsity_config: _Sparsity | None = None
     moe_sparsity_config: _Unused = None
     transform_config: Annotated[
@@ -119,8 +168,8 @@ class _PackQuantized:
     def parts(self, outputs: int, inputs: int) -> Mapping[str, Types]:
         bits = self._scheme.bits
         return {
-            self.codes: {"I32": (outputs, inputs * bits // 32)},
-            "weight_shape": dict.fromkeys(("I64", "I32"), (2,)),
+            self.codes: typed(("I32",), (outputs, inputs * bits // 32)),
+            "weight_shape": typed(("I64", "I32"), (2,)),
             **self.scales(outputs, inputs, -(-outputs * bits // 32)),
         }
 
@@ -130,8 +179,8 @@ class _PackQuantized:
         shape = (1,) if self._one_scale else (outputs, groups)
         made: dict[str, Types] = {"weight_scale": floats(*shape)}
         if not self._scheme.symmetric:
-            packed = {"I32": (words, groups)} if words and not self._one_scale else {}
-            made["weight_zero_point"] = {"I8": shape, **packed}
+            packed = typed(("I32",), (words, groups)) if words and not self._one_scale else {}
+            made["weight_zero_point"] = {**typed(("I8",), shape), **packed}
         return made
 
     def weight(self, name: str, parts: Mapping[str, Tensor]) -> QuantizedWeight:
@@ -164,7 +213,7 @@ class _IntQuantized(_PackQuantized):
         return outer, inner
 
     def parts(self, outputs: int, inputs: int) -> Mapping[str, Types]:
-        return {self.codes: {"I8": (outputs, inputs)}, **self.scales(outputs, inputs)}
+        return {self.codes: typed(("I8",), (outputs, inputs)), **self.scales(outputs, inputs)}
 
     def weight(self, name: str, parts: Mapping[str, Tensor]) -> QuantizedWeight:
         codes = _unsigned(name, parts[self.codes], self._scheme.bits)

@@ -6,7 +6,7 @@ JSON's null counts as absent, as it does for transformers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -62,14 +62,13 @@ class Fields(BaseModel):
     """An object of the config. The fields that are not declared are kept as they are."""
 
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
-    nullable: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             raise PydanticCustomError("supported", "an object or null")
-        return {k: v for k, v in values.items() if v is not None or k in cls.nullable}
+        return {k: v for k, v in values.items() if v is not None}
 
 
 _F = TypeVar("_F", bound=Fields)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from radixlm.attention.attend import Attend
 from radixlm.attention.backends import CpuAttention
+from radixlm.core.errors import CheckpointError
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, StepBuffers
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
@@ -69,7 +70,7 @@ class CausalLM:
     ) -> Tensor:
         """Compute one step's new tokens, whichever requests they belong to.
 
-        token_ids, positions: (tokens,) int64; a position is below `config.context_length`.
+        token_ids, positions: (tokens,) int64; positions as `Rotary` knows them.
         attend: called once per layer, in order.
         logit_rows: (n,) int64, the tokens whose next token is wanted.
         adapted: the layers' products, where adapters add to them.
@@ -159,6 +160,33 @@ class CausalLM:
                 self.head.named_weights(),
             )
         )
+
+
+def described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
+    """The weights that `config` asks for, without memory, so that whatever it says costs nothing.
+
+    stored: how many tensors there are, of which each layer and expert has some.
+    """
+    if config.n_layers > stored:
+        raise CheckpointError(
+            f"the model's config asks for {config.n_layers} layers (num_hidden_layers), "
+            f"but the files hold {stored} tensors"
+        )
+    experts = config.traits.experts
+    layers = sum(experts.layers) if experts and experts.layers else config.n_layers
+    if experts is not None and experts.number * layers > stored:
+        raise CheckpointError(
+            f"the model's config asks for {experts.number * layers} experts in all layers, but the "
+            f"files hold weights of at most {stored}"
+        )
+    nowhere = torch.device("meta")
+    try:
+        with nowhere:
+            return CausalLM(config, dtype=torch.float32, device=nowhere).weights()
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"the model's config asks for weights that can not be: {error}"
+        ) from None
 
 
 def product_shapes(config: ModelConfig, dtype: str) -> list[GemmShape]:

@@ -59,16 +59,20 @@ class SelfAttention:
         self.before: RowNorm | HeadNorms | None = None
         exact = TensorOptions(torch.float32, options.device)
         self.sinks = exact.empty(config.n_heads) if traits.sinks else None
-        heads, eps = (config.n_heads, config.n_kv_heads), config.norm_eps
-        match traits.qk_norm:
-            case ("head", _):
-                self.norm = QueryKeyNorm(heads[0], config.head_dim, eps, options)
-            case ("row", names) if split is not None:
-                self.before = SplitRowNorm((q, kv), eps, options, names, split)
-            case ("row", names):
-                self.before = RowNorm((q, kv), eps, options, names)
-            case (_, names):
-                self.before = HeadNorms(heads, config.head_dim, eps, options, names)
+        heads, size, eps = (config.n_heads, config.n_kv_heads), config.head_dim, config.norm_eps
+        norms = traits.qk_norm
+        if norms is None or (norms.layers and not norms.layers[layer]):
+            return
+        match norms.kind:
+            case "head":
+                names, after = norms.names, norms.after
+                self.norm = QueryKeyNorm(heads[0], size, eps, options, names, after=after)
+            case "row" if split is not None:
+                self.before = SplitRowNorm((q, kv), eps, options, norms.names, split)
+            case "row":
+                self.before = RowNorm((q, kv), eps, options, norms.names)
+            case "heads":
+                self.before = HeadNorms(heads, size, eps, options, norms.names)
 
     @property
     def is_compiled(self) -> bool:
@@ -244,7 +248,7 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
         shared = mlp(traits.shared, (f"{place}gate_proj", f"{place}up_proj"), f"{place}down_proj")
         if traits.shared_gate:
             shared = SharedExpert(shared, hidden, options, gate=traits.shared_gate)
-    return ExpertMLP(router, experts, shared)
+    return ExpertMLP(router, experts, shared, weighs_inputs=traits.weighs_inputs)
 
 
 def _router(

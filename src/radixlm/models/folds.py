@@ -6,12 +6,13 @@ attention, residual           queries, or their norms, and what layers add are m
 norms.base                    is added
 experts.stacked               one tensor is one for each expert
 experts.paired                rows of gates come first, then those of up
-spare_layers                  left out: they only propose tokens, which the model then would check
+spare_layers, spare           left out: they only propose tokens, which the model then would check
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -24,6 +25,8 @@ from radixlm.layers.expansion import LatentSizes
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import Checkpoint
 from radixlm.products.quantized import QuantizedWeight
+
+_OF_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.", re.ASCII)
 
 
 class Fold(NamedTuple):
@@ -131,7 +134,7 @@ def _norm_folds(
     config: ModelConfig, order: Tensor | None, rows: list[Tensor | None], factor: float
 ) -> dict[str, Fold]:
     norms = config.traits.qk_norm
-    if norms is None:
+    if norms is None or not norms.names:
         return {}
     made: dict[str, Fold] = {}
     for name, count, its, by in zip(
@@ -194,7 +197,8 @@ def _stacks(config: ModelConfig) -> dict[str, _Stack]:
         return {}
     names = [name.removesuffix(".{}") for name in (*experts.gate_up, experts.down)]
     if experts.stacked == "rows":
-        return {f".{name}.weight": _Stack("weight", 3, turned=False) for name in names}
+        rows = _Stack("weight", 3, turned=False)
+        return dict.fromkeys((f".{name}{end}" for name in names for end in ("", ".weight")), rows)
     weights = {f".{name}": _Stack("weight", 3, turned=True) for name in names}
     return weights | {f".{name}_bias": _Stack("bias", 2, turned=False) for name in names}
 
@@ -210,12 +214,10 @@ class Folded:
         self._parts: dict[str, tuple[str, int, bool]] = {}
         # What was read last, of which more may be wanted.
         self._stack: tuple[str, Tensor | QuantizedWeight] | None = None
-        spare = tuple(
-            f"model.layers.{config.n_layers + layer}."
-            for layer in range(config.traits.spare_layers)
-        )
         for name, shape in checkpoint.shapes.items():
-            if spare and name.startswith(spare):
+            layer = _OF_LAYER.match(name)
+            beyond = -1 if layer is None else int(layer[1]) - config.n_layers
+            if 0 <= beyond < config.traits.spare_layers or name.startswith(config.traits.spare):
                 continue
             end = next((end for end in stacks if name.endswith(end)), None)
             if end is None or len(shape) != stacks[end].sizes:

@@ -20,6 +20,7 @@ from radixlm.models.quantized_parts import (
     Types,
     bytes_of,
     floats,
+    typed,
     unpacked,
 )
 from radixlm.products.quantized import QuantizedWeight
@@ -75,10 +76,10 @@ class _Gptq:
     def parts(self, outputs: int, inputs: int) -> Mapping[str, Types]:
         bits, groups = self._scheme.bits, self._scheme.groups(inputs)
         return {
-            self.codes: {"I32": (inputs * bits // 32, outputs)},
-            "qzeros": {"I32": (groups, _words(outputs, bits))},
+            self.codes: typed(("I32",), (inputs * bits // 32, outputs)),
+            "qzeros": typed(("I32",), (groups, _words(outputs, bits))),
             "scales": floats(groups, outputs),
-            "g_idx": dict.fromkeys(("I32", "I64"), (inputs,)),
+            "g_idx": typed(("I32", "I64"), (inputs,)),
         }
 
     def weight(self, name: str, parts: Mapping[str, Tensor]) -> QuantizedWeight:
@@ -119,8 +120,8 @@ class _Awq:
     def parts(self, outputs: int, inputs: int) -> Mapping[str, Types]:
         groups = self._scheme.groups(inputs)
         return {
-            self.codes: {"I32": (inputs, outputs // 8)},
-            "qzeros": {"I32": (groups, outputs // 8)},
+            self.codes: typed(("I32",), (inputs, outputs // 8)),
+            "qzeros": typed(("I32",), (groups, outputs // 8)),
             "scales": floats(groups, outputs),
         }
 

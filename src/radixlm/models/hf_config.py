@@ -28,6 +28,7 @@ _Layers = Annotated[
     Field(strict=True, ge=1, le=_MOST_LAYERS),
     supported(f"an integer from 1 to {_MOST_LAYERS}"),
 ]
+_EXPERTS = AliasChoices("num_experts", "num_local_experts", "n_routed_experts")
 _TokenId = Annotated[int, Field(strict=True, ge=-MOST, le=MOST)]
 _Dtype = Annotated[
     Literal["float32", "bfloat16", "float16"],
@@ -65,21 +66,20 @@ class RopeFields(Fields):
 
 class HFConfig(EndTokens):
     """The fields of config.json that all architectures share; each one's own are in its subclass.
+    Those without a default here have one in `config_defaults`.
 
     activations: that `hidden_act` may name, the first if it does not.
-    default_share: of a head's dimensions that turn, where the config does not say it; None: all
-        turn, and it must not say anything else. long_ropes: names of rope types that mean LongRoPE.
+    turns_part: it may say which share of a head's dimensions turns; else all do.
+    long_ropes: names of rope types that mean LongRoPE.
     is_stretched: `max_position_embeddings` counts what a stretched rope brings.
     """
 
     activations: ClassVar[tuple[str, ...]] = ("silu",)
-    default_share: ClassVar[float | None] = None
+    turns_part: ClassVar[bool] = False
     long_ropes: ClassVar[frozenset[str]] = frozenset()
     is_stretched: ClassVar[bool] = False
     hidden_act: Any = None
-    num_experts: Count = 0
-    num_local_experts: Count = 0
-    n_routed_experts: Count = 0
+    num_experts: Count = Field(0, validation_alias=_EXPERTS)
     architectures: Annotated[list[str], supported("a list of names, or null")] = Field([])
     vocab_size: Size
     hidden_size: Size
@@ -90,12 +90,12 @@ class HFConfig(EndTokens):
     head_dim: Size | None = None
     max_position_embeddings: Size
     original_max_position_embeddings: Size | None = None
-    rms_norm_eps: Number = 1e-6
+    rms_norm_eps: Number
     partial_rotary_factor: Share | None = None
-    rope_theta: Number = 10_000.0
+    rope_theta: Number
     rope_scaling: RopeFields | None = None
     rope_parameters: RopeFields | None = None
-    tie_word_embeddings: Flag = False
+    tie_word_embeddings: Flag
     dtype: _Dtype = Field("float32", validation_alias=AliasChoices("dtype", "torch_dtype"))
     bos_token_id: Annotated[_TokenId | None, supported("token ids")] = None
 

@@ -13,6 +13,7 @@ from radixlm.layers.rotary import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,
+    QueryFactors,
     RopeConfig,
     Scaling,
     YarnScaling,
@@ -48,6 +49,10 @@ class _Yarn(Fields):
     truncate: Flag = True
 
 
+class _Queries(Fields):
+    llama_4_scaling_beta: _Weight = 0.0
+
+
 class _Factors(Fields):
     """Only GGUF files have them, `radixlm.formats.gguf_config`."""
 
@@ -75,7 +80,14 @@ def read_rope(config: HFConfig) -> tuple[RopeConfig, int]:
     if theta <= 1:
         raise unsupported("rope_theta", theta, "a number above 1")
     scaling, length = _scaling(config, rope, place)
-    return RopeConfig(theta, scaling, _share(config, rope, place)), length
+    return RopeConfig(theta, scaling, _share(config, rope, place), _queries(rope, place)), length
+
+
+def _queries(rope: RopeFields, place: str) -> QueryFactors | None:
+    """Read what later queries are multiplied by: the length is that of before the stretching."""
+    beta = read(_Queries, rope.model_extra, place).llama_4_scaling_beta
+    length = rope.original_max_position_embeddings
+    return QueryFactors(beta, length) if beta and length else None
 
 
 def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | None, int]:
@@ -117,9 +129,9 @@ def _share(config: HFConfig, rope: RopeFields, place: str) -> float:
     share, name = rope.partial_rotary_factor, f"{place}partial_rotary_factor"
     if share is None:
         share, name = config.partial_rotary_factor, "partial_rotary_factor"
-    if config.default_share is None and share not in (None, 1):
+    if not config.turns_part and share not in (None, 1):
         raise unsupported(name, share, "1.0")
-    return share or config.default_share or 1.0
+    return share or 1.0
 
 
 def _section(config: HFConfig) -> tuple[str, RopeFields]:
@@ -166,4 +178,4 @@ def _long(fields: _Long, original: int, length: int) -> LongScaling:
             math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
         )
     factors = tuple(fields.short_factor), tuple(fields.long_factor)
-    return LongScaling(*factors, original, attention_factor, is_long=length > original)
+    return LongScaling(*factors, original, attention_factor)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from radixlm.core.errors import CheckpointError, counted
+from radixlm.core.errors import CheckpointError
 from radixlm.layers.linear import Linear, Quantize
 from radixlm.layers.split import Split
-from radixlm.models.decoder import CausalLM
+from radixlm.models.decoder import CausalLM, described
 from radixlm.models.folds import Folded
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.parts import PartCheckpoint, part_of
-from radixlm.models.safetensors_files import Checkpoint, CutCheckpoint
+from radixlm.models.safetensors_files import Checkpoint, CutCheckpoint, listed
 from radixlm.products.gemm_choice import Choose
 from radixlm.products.quantized import QuantizedWeight
 
-_HARMLESS = ".rotary_emb.inv_freq"  # old checkpoints store what the config says anyway
-_NAMES_SHOWN = 5
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 # What a tied head's quantized weight is called: it has no name in a checkpoint.
 _TIED = "lm_head"
 
@@ -45,9 +45,11 @@ def load_model(
     progress: show a bar, in bytes, on stderr when that is a terminal.
     split: which part of it to build; None: all. Of weights in floats no more than that is read.
     Memory: the weights, those of one product and one tensor. All names and shapes are checked
-    before any data is read, but of biases that the model has not, which may be zeros. Raises
+    before any data is read, but of biases that the model has not, which may be zeros, and of the
+    head of a tied model, which is used where it is not the embedding. Raises
     CheckpointError that names the tensor or the file; ConfigError where a part would cut a scale.
     """
+    config = _with_own_head(checkpoint, config)
     folded = Folded(checkpoint, config)
     wanted = _matched(folded, config)
     if split is not None:
@@ -118,50 +120,33 @@ def _give_back() -> None:
         trim(0)
 
 
-def _described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
-    """The weights that `config` asks for, without memory, so that whatever it says costs nothing.
-
-    stored: how many tensors there are, of which each layer has some.
-    """
-    if config.n_layers > stored:
-        raise CheckpointError(
-            f"the model's config asks for {config.n_layers} layers (num_hidden_layers), "
-            f"but the files hold {stored} tensors"
-        )
-    experts = config.traits.experts
-    if experts is not None and experts.number > stored:
-        raise CheckpointError(
-            f"the model's config asks for {experts.number} experts, but the files hold weights of "
-            f"at most {stored}"
-        )
-    nowhere = torch.device("meta")
-    try:
-        with nowhere:
-            return CausalLM(config, dtype=torch.float32, device=nowhere).weights()
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"the model's config asks for weights that can not be: {error}"
-        ) from None
+def _with_own_head(checkpoint: Checkpoint, config: ModelConfig) -> ModelConfig:
+    """The model with its head as the files have it, whatever the config says of it."""
+    if not (config.tie_word_embeddings and {_HEAD, _EMBEDDING} <= checkpoint.shapes.keys()):
+        return config
+    head, embedding = checkpoint.read(_HEAD), checkpoint.read(_EMBEDDING)
+    if isinstance(head, Tensor) and isinstance(embedding, Tensor) and torch.equal(head, embedding):
+        return config
+    return replace(config, tie_word_embeddings=False)
 
 
 def _matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     """The stored tensors that fill the weights: each exactly once and of the right shape."""
     stored = checkpoint.shapes
-    weights = _described(config, len(stored))
+    weights = described(config, len(stored))
     missing = [name for name in weights if name not in stored]
     if missing:
-        raise CheckpointError(f"the checkpoint lacks {_listed(missing)}")
+        raise CheckpointError(f"the checkpoint lacks {listed(missing)}")
     unexpected = [
         name
         for name in stored
         if name not in weights
-        and not name.endswith(_HARMLESS)
-        and not (config.tie_word_embeddings and name == "lm_head.weight")
+        and not (config.tie_word_embeddings and name == _HEAD)
         and not _adds_nothing(checkpoint, name, weights)
     ]
     if unexpected:
         raise CheckpointError(
-            f"the checkpoint holds {_listed(unexpected)}, which a model of this config has not"
+            f"the checkpoint holds {listed(unexpected)}, which a model of this config has not"
         )
     wanted = [name for name in stored if name in weights]
     for name in wanted:
@@ -182,9 +167,3 @@ def _adds_nothing(checkpoint: Checkpoint, name: str, weights: Mapping[str, Tenso
         return False
     bias = checkpoint.read(name)
     return isinstance(bias, Tensor) and not bias.any()
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    more = len(names) - _NAMES_SHOWN
-    return f"{counted(len(names), 'tensor')}: {shown}" + (f" and {more} more" if more > 0 else "")

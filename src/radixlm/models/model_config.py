@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from radixlm.core.errors import UnsupportedModelError
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.layers.rotary import FactorScaling, LongScaling, RopeConfig
+from radixlm.models.config_defaults import with_defaults
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.families import ARCHITECTURES
 from radixlm.models.hf_config import EndTokens, HFConfig
@@ -63,12 +64,10 @@ class ModelConfig:
         windows = tuple(w if w is not None and w < length else None for w in self.traits.windows)
         return windows if any(windows) else ()
 
-    def served(self, length: int) -> ModelConfig:
-        """The model for requests of up to `length` tokens, prompt and answer: what turns keys may
-        depend on that.
-        """
-        ropes = tuple(None if rope is None else rope.within(length) for rope in self.ropes)
-        return replace(self, context_length=length, rope=self.rope.within(length), ropes=ropes)
+    @property
+    def short_length(self) -> int | None:
+        """See `RopeConfig.short_length`."""
+        return self.rope.short_length(self.context_length)
 
     @classmethod
     def from_hf(
@@ -83,7 +82,7 @@ class ModelConfig:
         if architecture is None:
             others = "; for others there is --model-impl transformers"
             raise unsupported("model_type", name, ", ".join(ARCHITECTURES) + others)
-        hf: HFConfig = read(architecture, config)
+        hf: HFConfig = read(architecture, with_defaults(architecture, config))
         if hf.architectures and not any(n.endswith("ForCausalLM") for n in hf.architectures):
             raise unsupported("architectures", hf.architectures, "...ForCausalLM")
         if hf.hidden_act is not None and hf.hidden_act not in hf.activations:
@@ -126,11 +125,9 @@ class ModelConfig:
 
 def _check_experts(hf: HFConfig, traits: Traits) -> None:
     experts = traits.experts
-    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-        given = getattr(hf, name)
-        if given and experts is None:
-            raise unsupported(name, given, "a model without experts")
     if experts is None:
+        if hf.num_experts:
+            raise unsupported("num_experts", hf.num_experts, "a model without experts")
         return
     if not experts.number:
         raise UnsupportedModelError("config field 'num_experts' is missing")

@@ -238,8 +238,10 @@ def _stacked(
     gate_up = [place + name.removesuffix(".{}") for name in experts.gate_up]
     down = place + experts.down.removesuffix(".{}")
     if experts.stacked == "rows":
-        cuts = {f"{name}.weight": Cut(1, rows) for name in gate_up}
-        return _Parts(cuts | {f"{down}.weight": Cut(2, (part,))}, set(), {}, set())
+        cuts = {name: Cut(1, rows) for name in gate_up} | {down: Cut(2, (part,))}
+        return _Parts(
+            cuts | {f"{name}.weight": cut for name, cut in cuts.items()}, set(), {}, set()
+        )
     if experts.stacked == "columns":
         cuts = {name: Cut(2, rows) for name in gate_up}
         cuts |= {f"{name}_bias": Cut(1, rows) for name in gate_up}

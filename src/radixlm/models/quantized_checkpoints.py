@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
-from radixlm.formats.files import read_json_object
+from radixlm.formats.files import MODELOPT_FILE, read_json_object
 from radixlm.models.compressed_tensors import compressed_tensors
 from radixlm.models.config_fields import unsupported
 from radixlm.models.cuts import Cut
+from radixlm.models.float_weights import fbgemm_fp8, fp8, modelopt
 from radixlm.models.gptq_awq import awq, gptq
 from radixlm.models.mxfp4 import MXFP4Checkpoint
 from radixlm.models.quantized_parts import PLACE, Packing, Types
@@ -21,13 +23,19 @@ from radixlm.products.quantized import QuantizedWeight
 
 # Has a class of its own: one tensor has the weights of all experts.
 _MXFP4 = "mxfp4"
-_INTEGERS = ("I8", "I32", "I64")
+_OTHERS = ("I8", "I32", "I64", "U8", "F8_E4M3", "F8_E8M0")
 # By `quant_method`: of `quantization_config`.
 _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
     "compressed-tensors": compressed_tensors,
     "gptq": gptq,
     "awq": awq,
+    "fp8": fp8,
+    "fbgemm_fp8": fbgemm_fp8,
+    "modelopt": modelopt,
+    "modelopt_fp4": modelopt,
 }
+# What some tools store for keys and values in 8 bits, which are not kept so.
+_OF_KEYS_AND_VALUES = (".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 
 
 def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint | MXFP4Checkpoint:
@@ -35,6 +43,9 @@ def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint | MXF
     names its field, CheckpointError that names the tensor or the file.
     """
     section = read_json_object(folder / "config.json").get("quantization_config")
+    beside = folder / MODELOPT_FILE
+    if section is None and beside.is_file():
+        section = {**read_json_object(beside), "quant_method": "modelopt"}
     if section is None:
         return PlainCheckpoint(folder)
     if not isinstance(section, Mapping):
@@ -59,11 +70,13 @@ class QuantizedCheckpoint:
     def __init__(self, folder: Path, packing: Packing) -> None:
         self.where = str(folder)
         self._packing = packing
-        self._plain = survey(folder, (*FLOATS, *_INTEGERS))
+        self._plain = survey(folder, (*FLOATS, *_OTHERS))
         self._parts: dict[str, dict[str, StoredTensor]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         for name in list(self._plain):
-            if self._holds_codes(name):
+            if name.endswith(_OF_KEYS_AND_VALUES) and math.prod(self._plain[name].shape) == 1:
+                del self._plain[name]
+            elif self._holds_codes(name):
                 self._take(name)
         for name, tensor in self._plain.items():
             if tensor.dtype not in FLOATS:
@@ -119,13 +132,13 @@ class QuantizedCheckpoint:
 
 
 def _check(name: str, tensor: StoredTensor, types: Types) -> None:
-    shape = types.get(tensor.dtype)
-    if shape is None:
+    shapes = types.get(tensor.dtype)
+    if shapes is None:
         raise CheckpointError(
             f"tensor {name!r} is of type {tensor.dtype}; supported: {', '.join(types)}"
         )
-    if tensor.shape != shape:
+    if tensor.shape not in shapes:
         raise CheckpointError(
             f"tensor {name!r} has shape {tensor.shape}; with the codes' shape and config.json it "
-            f"should be {shape}"
+            f"should be {shapes[0]}"
         )

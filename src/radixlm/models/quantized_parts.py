@@ -12,7 +12,7 @@ order of its own. Everywhere weight = scale * (code - zero point).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, Protocol
 
 import torch
@@ -25,8 +25,8 @@ from radixlm.products.quantized import MIDDLE, QuantizedWeight
 
 # Where the fields stand in config.json.
 PLACE = "quantization_config."
-# A part's shape by each type that it may have, as safetensors names types.
-Types = Mapping[str, tuple[int, ...]]
+# The shapes that a part may have, by each type that it may have, as safetensors names types.
+Types = Mapping[str, Sequence[tuple[int, ...]]]
 Bits = Annotated[Literal[4, 8], supported("4, 8")]
 GroupSize = Annotated[
     Size | Annotated[int, Field(strict=True, ge=-1, le=-1)],
@@ -97,8 +97,13 @@ class Packing(Protocol):
         ...
 
 
+def typed(types: Collection[str], *shapes: tuple[int, ...]) -> Types:
+    """A part of any of these types and shapes."""
+    return dict.fromkeys(types, shapes)
+
+
 def floats(*shape: int) -> Types:
-    return dict.fromkeys(("F16", "BF16", "F32"), shape)
+    return typed(("F16", "BF16", "F32"), shape)
 
 
 def bytes_of(words: Tensor) -> Tensor:

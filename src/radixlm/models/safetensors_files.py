@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -11,13 +13,22 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from radixlm.core.errors import CheckpointError
+from radixlm.core.errors import CheckpointError, counted
 from radixlm.formats.files import open_regular
-from radixlm.formats.weight_files import weight_files
+from radixlm.formats.weight_files import weight_files, weight_map
 from radixlm.models.cuts import Cut
 from radixlm.products.quantized import QuantizedWeight
 
+_logger = logging.getLogger("radixlm.models")
+
+_NAMES_SHOWN = 5
 FLOATS = ("F32", "BF16", "F16", "F64")
+# Tensors without a part in the next token: buffers that the config implies, scales of a cache in 8
+# bits, heads of training, layers that propose further tokens.
+_STRAY = re.compile(
+    r"(.*\.)?(rotary_emb\.\w+|[kvq]_scale|kv_scale|position_ids|masked_bias)"
+    r"|(model\.)?(mtp|v_head|value_head)\..*"
+)
 
 
 class Checkpoint(Protocol):
@@ -104,25 +115,39 @@ def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTe
     """Every tensor of the checkpoint by name, in the order of the files. dtypes: those that it may
     have, by safetensors' names.
 
-    Raises CheckpointError for missing, unreadable or truncated files, files outside of the folder,
-    tensors that are stored twice, and tensors of other types.
+    Where there is an index, a tensor is in the shard that this names. Stray ones are left out, with
+    a line in the log. Raises CheckpointError for missing, unreadable or truncated files, files
+    outside of the folder, and tensors of other types.
     """
     found: dict[str, StoredTensor] = {}
+    stray = []
+    indexed = weight_map(folder)
     for shard in weight_files(folder):
         with open_shard(shard) as file:
             for name in file.keys():  # noqa: SIM118 - a handle, not a dict
-                if name in found:
-                    other = found[name].shard.name
-                    raise CheckpointError(f"tensor {name!r} is in {other} and in {shard.name}")
-                header = file.get_slice(name)
-                dtype = header.get_dtype()
-                if dtype not in dtypes:
-                    raise CheckpointError(
-                        f"tensor {name!r} in {shard.name} is of type {dtype}; "
-                        f"supported: {', '.join(dtypes)}"
-                    )
-                found[name] = StoredTensor(shard, tuple(header.get_shape()), dtype)
+                if _STRAY.fullmatch(name):
+                    stray.append(name)
+                elif indexed is None or indexed.get(name) == shard:
+                    found[name] = _stored(shard, name, file.get_slice(name), dtypes)
+    if stray:
+        _logger.info("not needed, and not read: %s", listed(stray))
     return found
+
+
+def listed(names: Sequence[str]) -> str:
+    """The number of tensors, and the first names."""
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{counted(len(names), 'tensor')}: {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def _stored(shard: Path, name: str, header: Any, dtypes: Collection[str]) -> StoredTensor:
+    dtype = header.get_dtype()
+    if dtype not in dtypes:
+        raise CheckpointError(
+            f"tensor {name!r} in {shard.name} is of type {dtype}; supported: {', '.join(dtypes)}"
+        )
+    return StoredTensor(shard, tuple(header.get_shape()), dtype)
 
 
 @contextmanager

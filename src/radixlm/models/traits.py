@@ -32,11 +32,14 @@ class QueryKeyNorms(NamedTuple):
 
     kind: of each head, one weight for all (head); of each head with a weight of its own, by mean
         and variance (heads); of all heads together (row).
-    names: with {} where each head's weight is a tensor.
+    names: with {} where each head's weight is a tensor; empty: weights of a head are 1.
+    after: they come after they turn. layers: that have them; empty: all.
     """
 
     kind: Literal["head", "heads", "row"] = "head"
-    names: tuple[str, str] = ("q_norm.weight", "k_norm.weight")
+    names: tuple[str, ...] = ("q_norm.weight", "k_norm.weight")
+    after: bool = False
+    layers: tuple[bool, ...] = ()
 
 
 class Experts(NamedTuple):
@@ -48,9 +51,9 @@ class Experts(NamedTuple):
         it and of the gate that weighs it; empty: nothing does. scale: of the chosen ones' weights.
     layers: which ones have experts; empty: all.
     router, gate_up, down: names of weights, with {} for an expert's number. bias: all have one.
-    stacked: one tensor has all experts' of a name: (experts, out, in) in rows; (experts, in, out),
-        without `.weight`, and biases beside it with `_bias`, in columns.
-    paired: rows of gate and up take turns.
+    stacked: one tensor has all experts' of a name, perhaps without `.weight`: (experts, out, in) in
+        rows; (experts, in, out), and biases beside it with `_bias`, in columns.
+    paired: rows of gate and up take turns. weighs_inputs: see `ExpertMLP`.
     """
 
     number: int
@@ -69,6 +72,7 @@ class Experts(NamedTuple):
     bias: bool = False
     stacked: Literal["", "rows", "columns"] = ""
     paired: bool = False
+    weighs_inputs: bool = False
 
 
 class Traits(NamedTuple):
@@ -78,8 +82,8 @@ class Traits(NamedTuple):
     qkv, mlp, gate_up, down: names. gate_up: two, or one tensor with both. gated: the MLP's first
         half is a gate of the second; otherwise gate_up is one, and there is no gate.
     qk_norm: None: there is none.
-    windows: of each layer how many tokens a token sees, itself included; None: all before it.
-        Empty: no layer has one.
+    windows: of each layer how many tokens a token sees, itself included, or a `ChunkSize`; None:
+        all before it. Empty: no layer has one.
     interleaved: neighbours (2i, 2i + 1) turn together, not i and i + half.
     parallel: attention and MLP take the same input.
     embedding, residual, logits: what they are multiplied by; residual: what layers add.
@@ -88,6 +92,7 @@ class Traits(NamedTuple):
     sinks: each head has a score that gives its weight to nothing.
     latents: keys and values are made of a row that all heads have together; None: they are not.
     spare_layers: layers that checkpoints have after the last one, which predict further tokens.
+        spare: where names of such weights begin that are elsewhere.
     """
 
     qkv_bias: bool = False
@@ -114,3 +119,4 @@ class Traits(NamedTuple):
     sinks: bool = False
     latents: LatentSizes | None = None
     spare_layers: int = 0
+    spare: tuple[str, ...] = ()

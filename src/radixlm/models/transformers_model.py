@@ -40,6 +40,8 @@ _NAME = "radixlm"
 # Rotations that change with the longest position of a step: keys that are cached would be wrong.
 _CHANGING = ("dynamic", "longrope")
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+# Of layers, all that attention here knows without a file of ours.
+_KINDS = frozenset({"full_attention", "sliding_attention"})
 # Of attention's arguments those tensors that change nothing here.
 _HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
 
@@ -170,7 +172,11 @@ class TransformersModel:
     def _asked(self, config: ModelConfig) -> ModelConfig:
         """The attributes that its layers have."""
         two = torch.arange(2, device=self._model.device)
-        self._run(two % config.vocab_size, two, two)
+        try:
+            self._run(two % config.vocab_size, two, two)
+        except Exception as error:  # whatever modules raise that ask for more than attention
+            why = f"its modules do not run: {type(error).__name__}: {error}"
+            raise _refused(config.model_type, why) from error
         calls = self._bridge.calls
         if [call.layer for call in calls] != list(range(config.n_layers)):
             count = f"attention was asked {len(calls)} times by {config.n_layers} layers"
@@ -288,6 +294,9 @@ def _hf_config(library: Any, folder: Path) -> Any:
         raise _refused(str(config.model_type), "its attention can not be replaced")
     if getattr(config, "quantization_config", None) is not None:
         raise _refused(str(config.model_type), "its weights are quantized")
+    kinds = set(getattr(config, "layer_types", None) or ()) - _KINDS
+    if kinds:
+        raise _refused(str(config.model_type), f"it has layers of {', '.join(sorted(kinds))}")
     _check_weights(config, folder)
     return config
 

@@ -47,7 +47,7 @@ class AnswerReader(ForwardParser):
         self._calls = 0
         self._after_call = False
         self._given = ReleasedText()
-        self._dropped: tuple[str, ...] = ()
+        self._dropped: tuple[str, ...] = ()  # tags that are no text where they come first
         self._listed = False  # the calls that are read stand in a list
 
     @property
@@ -74,15 +74,17 @@ class AnswerReader(ForwardParser):
             self._make = ReasoningDelta
             while (opening := (yield from self._next(thoughts.end.strip()))) is not None:
                 yield from self._read_calls(opening)
-                if self._calls:  # the end of the thoughts was forgotten
-                    self._dropped += (thoughts.end,)
+                if self._calls:
                     break
             self._make, self._given = TextDelta, ReleasedText()
-        ended = yield from cursor.skip_loosely(thoughts.end)
+        ended = (begins or self._opened) and not self._calls
+        if not ended and not (ended := (yield from cursor.skip_loosely(thoughts.end))):
+            # After a call in the reasoning, its end may still come.
+            self._dropped += (thoughts.end.strip(),) if self._calls else ()
         begin, end = thoughts.answer_begin, thoughts.answer_end
         answers = bool(begin) and (yield from cursor.skip_loosely(begin))
-        self._dropped += (end,) if end else ()
-        if begins or self._opened or ended or answers:
+        self._dropped += (end,) if end and (answers or not begin) else ()
+        if ended or answers:
             yield from cursor.spaces()
             cursor.mark = cursor.at
         cursor.at = cursor.mark
@@ -100,6 +102,8 @@ class AnswerReader(ForwardParser):
                 cursor.at = opening.after
                 if opening.way is not None:
                     return opening
+                tag = cursor.text[opening.at : opening.after]
+                self._dropped = tuple(each for each in self._dropped if each != tag)
                 cursor.mark = cursor.at
                 if stop:
                     return None

@@ -53,7 +53,7 @@ class TensorOptions(NamedTuple):
     device: torch.device
 
     def empty(self, *shape: int) -> Tensor:
-        return torch.empty(*shape, dtype=self.dtype, device=self.device)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
     def known(self, width: int = 0) -> bool:
         """Whether there is compiled code here: for rows of any width, or of `width` in vectors."""

@@ -34,7 +34,7 @@ from radixlm.kernels.openmp import team
 from radixlm.products import quantized_products
 from radixlm.products.compiled import Gate, Gated, TensorOptions
 from radixlm.products.panel_products import Form, PanelProduct, forms_of
-from radixlm.products.quantized import QuantizedWeight, quantize
+from radixlm.products.quantized import Numbers, QuantizedWeight, quantize
 from radixlm.products.quantized_products import QuantizedProduct
 
 Way = Literal["tiles", "vectors", "onednn", "torch"]
@@ -63,8 +63,8 @@ _logger = logging.getLogger("radixlm.products")
 
 class GemmShape(NamedTuple):
     """The shape and types of a weight's product: result and rows by the names of their types.
-    gated: see `Linear`. bits, group, offsets, fp4: of a quantized one, whose rows are timed in the
-    type of the result.
+    gated: see `Linear`. bits, group, offsets, numbers: of a quantized one, whose rows are timed in
+    the type of the result.
     """
 
     outputs: int
@@ -75,7 +75,7 @@ class GemmShape(NamedTuple):
     bits: int = 0
     group: int = 0
     offsets: bool = False
-    fp4: bool = False
+    numbers: Numbers = "int"
 
     @classmethod
     def of(cls, weight: Weight, result: torch.dtype, *, gated: bool = False) -> GemmShape:
@@ -91,9 +91,8 @@ class GemmShape(NamedTuple):
         if not self.bits:
             return self.dtype
         groups = "" if self.group == self.inputs else f"/{self.group}"
-        return f"{'fp' if self.fp4 else 'int'}{self.bits}{groups}" + (
-            "+offsets" if self.offsets else ""
-        )
+        numbers = "int" if self.numbers == "int" else "fp"
+        return f"{numbers}{self.bits}{groups}" + ("+offsets" if self.offsets else "")
 
     @property
     def row_bytes(self) -> int:
@@ -343,7 +342,7 @@ def _sample(shape: GemmShape, dtype: torch.dtype) -> Weight:
     if not shape.bits:
         return weight
     made = quantize(weight, bits=shape.bits, group=shape.group)
-    return replace(made, offsets=made.scales if shape.offsets else None, fp4=shape.fp4)
+    return replace(made, offsets=made.scales if shape.offsets else None, numbers=shape.numbers)
 
 
 def _copy(weight: Weight) -> Weight:

@@ -2,8 +2,8 @@
 
     weight[o, i] = scales[o, i // group] * (codes[o, i] - zero) + offsets[o, i // group]
 
-Of *fp4* weights a code is not the number itself but stands for one of 16 levels, E2M1 floats: 0 to
-6 and -0 to -6, in halves (OCP Microscaling Formats, 5.3). Codes are unsigned, since that is what
+Of weights in *floats* a code is not the number itself but stands for one: E4M3 in 8 bits, E2M1, 0
+to 6 and -0 to -6, in 4 (OCP Microscaling Formats, 5.3). Else codes are unsigned, since that is what
 processors multiply with signed activations. A group is a stretch of a row's inputs; scales and
 offsets are float32 here, whatever they are computed with.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,18 +21,27 @@ from radixlm.core.errors import CheckpointError
 
 # By bits: the code of 0 of symmetric weights.
 MIDDLE = {8: 128, 4: 8}
-# What fp4 codes stand for, twice, and above `FP4_ZERO`.
-_FP4 = (0, 1, 2, 3, 4, 6, 8, 12)
-FP4_ZERO = 12
+# What codes are: integers, or floats in 4 or 8 bits.
+Numbers = Literal["int", "e2m1", "e4m3"]
+E2M1 = tuple(sign * level for sign in (1, -1) for level in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0))
+_MOST_E4M3 = 448.0
 _NUMBERS_AT_ONCE = 1 << 20
 _FILLED_AT_ONCE = 1 << 24
-FP4_LEVELS = tuple(FP4_ZERO + sign * level for sign in (1, -1) for level in _FP4)
+
+
+class WeightKind(NamedTuple):
+    """The properties that weights share which are stacked by rows."""
+
+    bits: int
+    group: int
+    offsets: bool
+    numbers: Numbers
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
     """codes: (out, in) uint8, below 2^bits. scales: (out, in / group) float32. offsets: likewise,
-    or None where all are 0. zero: the code, or the level, of 0, but for the offsets.
+    or None where all are 0. zero: the code of 0, but for the offsets; of floats 0.
     """
 
     codes: Tensor
@@ -39,7 +49,7 @@ class QuantizedWeight:
     offsets: Tensor | None
     bits: int
     zero: int
-    fp4: bool = False
+    numbers: Numbers = "int"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,19 +67,19 @@ class QuantizedWeight:
         return self.offsets is None and self.scales.shape[1] == 1
 
     @property
-    def kind(self) -> tuple[int, int, bool, bool]:
-        """The properties that weights share which are stacked by rows: bits, group, offsets,
-        fp4.
-        """
-        return self.bits, self.group, self.offsets is not None, self.fp4
+    def kind(self) -> WeightKind:
+        return WeightKind(self.bits, self.group, self.offsets is not None, self.numbers)
 
     def dequantized(self) -> Tensor:
         """(out, in) float32."""
         outputs, groups = self.scales.shape
-        levels = torch.tensor(FP4_LEVELS, device=self.codes.device)
-        codes = levels[self.codes.long()] if self.fp4 else self.codes
-        made = codes.view(outputs, groups, -1).float().sub_(self.zero)
-        made.mul_(self.scales.unsqueeze(2))
+        if self.numbers == "int":
+            made = self.codes.float().sub_(self.zero)
+        elif self.numbers == "e4m3":
+            made = e4m3(self.codes)
+        else:
+            made = torch.tensor(E2M1, device=self.codes.device)[self.codes.long()]
+        made = made.view(outputs, groups, -1).mul_(self.scales.unsqueeze(2))
         if self.offsets is not None:
             made.add_(self.offsets.unsqueeze(2))
         return made.view(self.codes.shape)
@@ -102,9 +112,11 @@ class QuantizedWeight:
         return replace(self, offsets=offsets, zero=zero)
 
     def check(self, name: str) -> None:
-        """Raises CheckpointError, with the tensor's name, for scales or offsets that are no numbers
-        and for scales that are all 0.
+        """Raises CheckpointError, with the tensor's name, for codes, scales or offsets that are no
+        numbers and for scales that are all 0.
         """
+        if self.numbers == "e4m3" and ((self.codes & 0x7F) == 0x7F).any():
+            raise CheckpointError(f"tensor {name!r} holds codes that are no numbers")
         for what, values in (("scales", self.scales), ("offsets", self.offsets)):
             if values is not None and not values.isfinite().all():
                 raise CheckpointError(f"the {what} of tensor {name!r} are not all finite numbers")
@@ -136,14 +148,40 @@ def quantize(weight: Tensor, *, bits: int, group: int = 0) -> QuantizedWeight:
     return QuantizedWeight(codes, scales, None, bits, middle)
 
 
+def quantize_e4m3(weight: Tensor) -> QuantizedWeight:
+    """The nearest E4M3 numbers of (out, in), with one scale per output; in parts as `quantize`."""
+    outputs, inputs = weight.shape
+    codes = torch.empty((outputs, inputs), dtype=torch.uint8, device=weight.device)
+    scales = torch.empty((outputs, 1), device=weight.device)
+    at_once = max(_NUMBERS_AT_ONCE // max(inputs, 1), 1)
+    for first in range(0, outputs, at_once):
+        some = slice(first, first + at_once)
+        part = weight[some].float()
+        top = part.abs().amax(1, keepdim=True)
+        scales[some] = torch.where(top == 0, 1.0, top / _MOST_E4M3)
+        codes[some] = (part / scales[some]).to(torch.float8_e4m3fn).view(torch.uint8)
+    return QuantizedWeight(codes, scales, None, 8, 0, "e4m3")
+
+
+def e4m3(codes: Tensor) -> Tensor:
+    """The float32 numbers that uint8 codes stand for."""
+    return codes.view(torch.float8_e4m3fn).float()
+
+
 def from_mxfp4(blocks: Tensor, scales: Tensor) -> QuantizedWeight:
     """MXFP4, as gpt-oss stores it: blocks (out, groups, 16) uint8, two codes in each, the first one
     in the low half; scales (out, groups) uint8, powers of two above 2^-127.
     """
-    outputs, groups, _ = blocks.shape
-    codes = torch.stack([blocks & 15, blocks >> 4], dim=3).view(outputs, groups * 32)
-    powers = torch.ldexp(torch.full(scales.shape, 0.5), scales.to(torch.int32) - 127)
-    return QuantizedWeight(codes, powers, None, 4, FP4_ZERO, fp4=True)
+    powers = torch.ldexp(torch.ones(scales.shape), scales.to(torch.int32) - 127)
+    return from_e2m1(blocks.flatten(1), powers)
+
+
+def from_e2m1(packed: Tensor, scales: Tensor) -> QuantizedWeight:
+    """packed: (out, in / 2) uint8, two codes in each, the first one in the low half; scales: (out,
+    groups) float32.
+    """
+    codes = torch.stack([packed & 15, packed >> 4], dim=2).flatten(1)
+    return QuantizedWeight(codes, scales, None, 4, 0, "e2m1")
 
 
 def stacked(weights: Sequence[QuantizedWeight]) -> QuantizedWeight:

@@ -1,4 +1,5 @@
 """Products with quantized weights on the CPU, compiled: rows become signed bytes, sums are exact.
+With floats of 8 or 4 bits rows stay as they are, see `float_strips`.
 
 A panel is what 32 outputs read (16 with AVX2), in the order in which they read it, and the next
 group after it:
@@ -38,13 +39,14 @@ from radixlm.kernels.vectors import (
     thread_number,
 )
 from radixlm.products.compiled import GateKind
+from radixlm.products.float_strips import in_pairs, make_float_strip
 from radixlm.products.panel_products import Form
 from radixlm.products.quantized import QuantizedWeight
 from radixlm.products.quantized_strips import LANES, LINE, StripKind, make_strip
 from radixlm.products.quantized_tiles import STEP, knows_tiles, make_tile_rows
 
 # Rows of a strip, such that its sums stay in registers: as many as there are, the most first.
-_HEIGHTS = (6, 3, 1) if VECTOR_LANES == MOST_LANES else (2, 1)
+_HEIGHTS = (8, 4, 1) if VECTOR_LANES == MOST_LANES else (2, 2, 1)
 # Rows of a unit of work whose codes stay in the second cache.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
 _UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
@@ -67,6 +69,8 @@ def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Form, ...
         return ()
     if weight.group > _MOST_INPUTS:
         return ()
+    if weight.numbers != "int":
+        return ("vectors",)
     tiles = has_tiles("amx-int8") and knows_tiles(weight.bits, _group_of(weight))
     return ("tiles", "vectors") if tiles else ("vectors",)
 
@@ -103,7 +107,7 @@ class QuantizedProduct:
             weight.bits,
             group,
             weight.offsets is not None,
-            weight.fp4,
+            weight.numbers,
             weight.zero,
             dtype == torch.bfloat16,
             result == torch.bfloat16,
@@ -176,7 +180,8 @@ class QuantizedProduct:
     def _prepare(self, rows: int, threads: int) -> None:
         """Prepare for calls with that many rows and threads, until there are others."""
         height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
-        self._room = threads * height * row_size(self._inputs, self._groups) + LINE
+        if self._kind.numbers == "int":
+            self._room = threads * height * row_size(self._inputs, self._groups) + LINE
         self._ready = rows, threads
         self._worker = self._workers[self._form_for(rows)]
         arguments = self._worker.arguments
@@ -237,6 +242,8 @@ def _panels(weight: QuantizedWeight, kind: StripKind) -> tuple[Tensor, Tensor]:
     outputs, groups = weight.scales.shape
     count = outputs // LANES
     units = weight.codes.view(torch.int32).view(count, LANES, groups, -1).permute(0, 2, 3, 1)
+    if weight.numbers != "int":
+        units = in_pairs(units)
     if kind.bits == 4:
         units = units[:, :, 0::2] | units[:, :, 1::2] << 4
     parts = [units.reshape(count, groups, -1).view(torch.uint8)]
@@ -245,7 +252,8 @@ def _panels(weight: QuantizedWeight, kind: StripKind) -> tuple[Tensor, Tensor]:
     factors = _factors(weight)
     for values in (weight.offsets, weight.scales):
         if values is not None:
-            small = (values / factors.unsqueeze(1)).to(torch.float16)
+            small = values / factors.unsqueeze(1)
+            small = small if kind.scale_bytes == 4 else small.to(torch.float16)
             small = small.view(count, LANES, groups).transpose(1, 2).contiguous()
             parts.insert(0, small.view(torch.uint8).view(count, groups, -1))
     return torch.cat(parts, dim=2).view(count, -1), factors
@@ -275,7 +283,7 @@ def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
     """
     encoded_size = inner(row_size)
     multiply = make_tile_rows(kind) if form == "tiles" else _make_rows(kind)
-    encode = _make_encode_rows(kind)
+    encode, are_floats = _make_encode_rows(kind), kind.numbers != "int"
     columns = LANES // 2 if kind.gate else LANES
 
     def product(args: _Arguments) -> None:
@@ -289,7 +297,9 @@ def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
         while unit < count:
             begin, first = unit // across * height, unit % across * width
             rows = min(height, args.rows - begin)
-            if begin != encoded:
+            if are_floats:
+                codes, row_bytes = args.x + begin * args.x_stride, args.x_stride
+            elif begin != encoded:
                 encode(args, begin, rows, codes, row_bytes)
                 encoded = begin
             multiply(args, begin, rows, first, min(first + width, panels), codes, row_bytes)
@@ -319,12 +329,9 @@ def _make_encode_rows(kind: StripKind) -> Any:
 
 def _make_rows(kind: StripKind) -> Any:
     """multiply(args, begin, rows, first, last, codes, row_bytes): encoded rows times panels."""
-    if VECTOR_LANES == MOST_LANES:
-        most, some, one = (make_strip(kind, height) for height in _HEIGHTS)
-        tall, middle = _HEIGHTS[0], _HEIGHTS[1]
-    else:
-        most, one = (make_strip(kind, height) for height in _HEIGHTS)
-        some, tall, middle = most, _HEIGHTS[0], _HEIGHTS[0]
+    make_one = make_strip if kind.numbers == "int" else make_float_strip
+    most, some, one = (make_one(kind, height) for height in _HEIGHTS)
+    tall, middle = _HEIGHTS[:2]
     element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gate else LANES
 
     @inner
@@ -332,6 +339,7 @@ def _make_rows(kind: StripKind) -> Any:
         args: Any, begin: int, rows: int, first: int, last: int, codes: int, row_bytes: int
     ) -> None:
         stride = args.outputs * element
+        sizes = row_bytes, args.inputs, args.groups, stride
         for number in range(first, last):
             column = min(number * columns, args.outputs - columns)
             panel = args.panels + number * args.panel_bytes
@@ -339,16 +347,15 @@ def _make_rows(kind: StripKind) -> Any:
             row = 0
             while row < rows:
                 x, into = codes + row * row_bytes, args.into + (begin + row) * stride
-                into += column * element
-                sizes = row_bytes, args.inputs, args.groups, stride
-                if rows - row >= tall:
-                    most(x, panel, ends, into, sizes)
+                into, beyond = into + column * element, rows - row - 1
+                if beyond >= middle:
+                    most(x, beyond, panel, ends, into, sizes)
                     row += tall
-                elif rows - row >= middle:
-                    some(x, panel, ends, into, sizes)
+                elif beyond:
+                    some(x, beyond, panel, ends, into, sizes)
                     row += middle
                 else:
-                    one(x, panel, ends, into, sizes)
+                    one(x, beyond, panel, ends, into, sizes)
                     row += 1
 
     return multiply

@@ -12,29 +12,30 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from radixlm.kernels.bytes import add_dots, looked_up
+from radixlm.kernels.bytes import add_dots, halves_of_bytes
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
 from radixlm.products.compiled import GateKind, gate_product
-from radixlm.products.quantized import FP4_LEVELS
+from radixlm.products.panel_products import rows_until
+from radixlm.products.quantized import Numbers
 
 VECTORS = 2
 LANES = VECTORS * VECTOR_LANES
 UNIT = 4  # inputs
 LINE = 64
-_AHEAD_BYTES = 2048
+AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
 
 
 class StripKind(NamedTuple):
     """The kind of product that a kernel is compiled for. group: inputs that share a scale, 0: all.
-    zero: the code, or the level, of 0. bfloat16, halves: rows and results are. gate: see `Linear`.
+    zero: the code of 0. bfloat16, halves: rows and results are. gate: see `Linear`.
     """
 
     bits: int
     group: int
     offsets: bool
-    fp4: bool
+    numbers: Numbers
     zero: int
     bfloat16: bool
     halves: bool
@@ -48,24 +49,31 @@ class StripKind(NamedTuple):
     @property
     def head_bytes(self) -> int:
         """The bytes of a group's scales and offsets."""
-        return (1 + self.offsets) * 2 * LANES if self.group else 0
+        return (1 + self.offsets) * self.scale_bytes * LANES if self.group else 0
+
+    @property
+    def scale_bytes(self) -> int:
+        """float16 in groups, which are small; those of E4M3 are large, and stay as they are."""
+        return 4 if self.numbers == "e4m3" else 2
 
 
 def make_strip(kind: StripKind, height: int) -> Any:
-    """strip(x, panel, ends, into, sizes): `height` encoded rows times a panel. sizes: bytes of an
-    encoded row, inputs, groups, bytes from result to result.
+    """strip(x, last, panel, ends, into, sizes): `height` encoded rows times a panel; those beyond
+    the `last` one are that one again. sizes: bytes of an encoded row, inputs, groups, bytes from
+    result to result.
     """
 
-    @emitted(types.void, *[types.int64] * 4, types.UniTuple(types.int64, 4))
-    def strip(builder: ir.IRBuilder, x: Any, panel: Any, ends: Any, into: Any, sizes: Any) -> None:
+    @emitted(types.void, *[types.int64] * 5, types.UniTuple(types.int64, 4))
+    def strip(builder: ir.IRBuilder, *values: Any) -> None:
+        x, last, panel, ends, into, sizes = values
         row_bytes, inputs, groups, stride = (builder.extract_value(sizes, i) for i in range(4))
-        rows = [offset(builder, x, row_bytes, r) for r in range(height)]
+        rows = rows_until(builder, x, row_bytes, last, height)
         sums = _Sums(builder, kind, height)
         if kind.group:
             sums.add_groups(rows, panel, inputs, groups)
         else:
             sums.add_all(rows, panel, inputs)
-        sums.finish(rows, ends, into, stride, inputs)
+        sums.finish(rows, ends, rows_until(builder, into, stride, last, height), inputs)
 
     return strip
 
@@ -114,7 +122,7 @@ class _Sums:
         with cgutils.for_range(b, b.udiv(size, ir.Constant(_INT64, UNIT * per_step))) as loop:
             at = offset(b, units, loop.index, step)
             for line in range(0, step, LINE):
-                prefetch_line(b, b.add(at, ir.Constant(_INT64, _AHEAD_BYTES + line)))
+                prefetch_line(b, b.add(at, ir.Constant(_INT64, AHEAD_BYTES + line)))
             place = b.add(first, b.mul(loop.index, ir.Constant(_INT64, UNIT * per_step)))
             packed = [ops.load_integers(at, v * VECTOR_LANES) for v in range(VECTORS)]
             parts = list(zip(*(unpacked(ops, b, kind, each) for each in packed), strict=True))
@@ -126,25 +134,20 @@ class _Sums:
                         made = add_dots(ops, b, b.load(variable), codes[v], x, kind.bits)
                         b.store(made, variable)
 
-    def finish(self, rows: list[Any], ends: Any, into: Any, stride: Any, inputs: Any) -> None:
+    def finish(self, rows: list[Any], ends: Any, results: list[Any], inputs: Any) -> None:
         b, ops, kind = self._builder, self._ops, self._kind
-        for r, row in enumerate(rows):
+        for r, (row, into) in enumerate(zip(rows, results, strict=True)):
             if kind.group:
                 made = [b.load(variable) for variable in self._sums[r]]
             else:
                 counts = [b.load(variable) for variable in self._counts[r]]
                 made = of_one_group(ops, b, kind, counts, b.add(row, inputs))
-            put_row(ops, b, kind, made, ends, offset(b, into, stride, r))
+            put_row(ops, b, kind, made, ends, into)
 
 
 def unpacked(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, packed: Any) -> list[Any]:
     """Units of bytes from one of what a panel has."""
-    if kind.bits == 8:
-        return [packed]
-    low = ops.all_integer(0x0F0F0F0F)
-    upper = builder.lshr(packed, ops.all_integer(4))
-    halves = [builder.and_(each, low) for each in (packed, upper)]
-    return [looked_up(ops, builder, FP4_LEVELS, each) for each in halves] if kind.fp4 else halves
+    return [packed] if kind.bits == 8 else halves_of_bytes(ops, builder, packed)
 
 
 def of_one_group(

@@ -22,7 +22,7 @@ from radixlm.core.batch import (
     Segment,
     WindowMoves,
 )
-from radixlm.core.request import GenerateRequest
+from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.core.sampling import SamplingParams
 
 _HEAD = struct.Struct("<q")
@@ -45,7 +45,8 @@ def packed(batch: ScheduledBatch) -> bytes:
 def _put(row: ScheduledRow, numbers: list[int], slots: list[npt.NDArray[np.int32]]) -> None:
     params = row.request.params
     wanted = _NONE if params.prompt_logprobs is None else params.prompt_logprobs
-    numbers += (row.row, row.start, row.stop, row.prompt_length, row.samples)
+    is_long = bool(row.request.namespace.long_rope)
+    numbers += (row.row, row.start, row.stop, row.prompt_length, row.samples, is_long)
     numbers += (wanted, params.logprob_start_len, len(row.remaps), len(row.segments))
     slots += (row.tokens[row.start :], row.new_slots)
     for remap in row.remaps:
@@ -81,7 +82,7 @@ class _Slots:
 
 
 def _row(numbers: Iterator[int], slots: _Slots) -> ScheduledRow:
-    row, start, stop, prompt_length, samples = (next(numbers) for _ in range(5))
+    row, start, stop, prompt_length, samples, is_long = (next(numbers) for _ in range(6))
     wanted, first_wanted, n_remaps, n_segments = (next(numbers) for _ in range(4))
     tokens = np.zeros(stop, dtype=np.int32)
     tokens[start:] = slots.take(stop - start)
@@ -92,7 +93,7 @@ def _row(numbers: Iterator[int], slots: _Slots) -> ScheduledRow:
         params = SamplingParams(prompt_logprobs=wanted, logprob_start_len=first_wanted)
     remaps = [Remap(next(numbers), slots.take(next(numbers))) for _ in range(n_remaps)]
     return ScheduledRow(
-        GenerateRequest("", key, params),
+        GenerateRequest("", key, params, namespace=Namespace(long_rope="long" * is_long)),
         row,
         tokens,
         start,

@@ -42,7 +42,7 @@ class PromptLogits(NamedTuple):
 class ForwardBatch:
     """One step's tokens, all rows one after the other, on the device.
 
-    token_ids, positions, slots: (tokens,) int64.
+    token_ids, positions, slots: (tokens,) int64. positions: see `Rotary`.
     logit_rows: (n,) int64, tokens whose logits are wanted: first the last token of each row in
         `sampling`, in that order, then those of `prompts`.
     sampling: places in the batch of the rows that sample.
@@ -56,8 +56,12 @@ class ForwardBatch:
     prompts: tuple[PromptLogits, ...]
 
     @classmethod
-    def from_scheduled(cls, batch: ScheduledBatch, device: torch.device) -> ForwardBatch:
-        """Lay the batch out; one copy to the device per tensor."""
+    def from_scheduled(
+        cls, batch: ScheduledBatch, device: torch.device, short_start: int = 0
+    ) -> ForwardBatch:
+        """Lay the batch out; one copy to the device per tensor. short_start: the first position of
+        rows whose keys turn by LongRoPE's short factors.
+        """
         rows = batch.rows
         ends = np.cumsum([row.n_new for row in rows], dtype=np.int64)
         sampling = tuple(i for i, row in enumerate(rows) if row.samples)
@@ -74,12 +78,17 @@ class ForwardBatch:
                 count += len(targets)
         return cls(
             token_ids=_joined((row.tokens[row.start :] for row in rows), device),
-            positions=_joined((np.arange(row.start, row.stop) for row in rows), device),
+            positions=_joined((_positions(row, short_start) for row in rows), device),
             slots=_joined((row.new_slots for row in rows), device),
             logit_rows=_joined(wanted, device),
             sampling=sampling,
             prompts=tuple(prompts),
         )
+
+
+def _positions(row: ScheduledRow, short_start: int) -> npt.NDArray[np.integer]:
+    first = 0 if row.request.namespace.long_rope else short_start
+    return np.arange(first + row.start, first + row.stop)
 
 
 def _prompt_targets(row: ScheduledRow) -> tuple[int, ...]:
@@ -160,6 +169,7 @@ class ModelRunner:
         self._token_bytes = kv_pool.layer_bytes * kv_pool.n_layers
         config = model.config
         self._windows = config.windows or (None,)
+        self._short_start = 0 if config.short_length is None else config.context_length
         self._backend = make_backend(
             kv_pool,
             config.n_heads,
@@ -199,7 +209,7 @@ class ModelRunner:
         self._req_to_token.apply(batch.rows)
         if batch.windows is not None:
             self._kv_pool.move(batch.windows)
-        forward = ForwardBatch.from_scheduled(batch, self._device)
+        forward = ForwardBatch.from_scheduled(batch, self._device, self._short_start)
         plan = make_plan(batch.rows, self._backend.sharing)
         attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
         adapted = None if self._adapters is None else self._adapters.of_step(batch.rows)

@@ -57,8 +57,8 @@ class Scheduler:
     retracted (see Retraction), what they computed is committed first, and nobody is admitted in
     that step.
 
-    Used by one thread; `abort` and `add` come between steps. waiting_room, fairness, turns: to be
-    looked at. tiers: restore what requests of `room` share, where there is a store.
+    Used by one thread; `abort` and `add` come between steps. tiers: restore what requests of `room`
+    share, where there is a store. short_length: see `Namespace.of_length`.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Scheduler:
         schedule_conservativeness: float = 1.0,
         preemption_threshold: int = 10,
         tiers: Tiers | None = None,
+        short_length: int | None = None,
         sink: EventSink = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
@@ -89,6 +90,7 @@ class Scheduler:
         self._clock = clock or WallClock()
         self.counters = Counters()
         self.tiers = tiers
+        self._short_length = short_length
 
     @property
     def running(self) -> Collection[RequestState]:
@@ -197,8 +199,7 @@ class Scheduler:
     def _plan(self, held: Container[str], *, admits: bool) -> Plan:
         """Plan which running requests go on in this step, which may admit others, or not."""
         prompts = self._prompts()
-        running = self._running.items()
-        decoding = [state for name, state in running if state.decodes and name not in held]
+        decoding = [s for name, s in self._running.items() if s.decodes and name not in held]
         first = self._first_prompt(prompts, admits=admits) if len(self.fairness) > 1 else None
         if first is not None:
             decoding = self.turns.beside(first, decoding)
@@ -253,11 +254,9 @@ class Scheduler:
 
     def _retract(self, state: RequestState) -> None:
         self._commit(state)
-        request = state.request
-        self._sink(Retracted(request.request_id, state.computed, request.namespace))
+        self._sink(Retracted(state.request.request_id, state.computed, state.namespace))
         self._leave(state)
-        state.computed = 0
-        state.returned = True
+        state.come_back(self._short_length)
         self.counters.retractions += 1
         self.waiting_room.add(state)
 
@@ -294,8 +293,7 @@ class Scheduler:
             return False
         priority = state.request.priority - self._preemption_gap
         lower = [s for s in self._running.values() if s.request.priority <= priority]
-        match = self.waiting_room.match(state)
-        if not lower or not self._guard.would_admit(state, match, lower):
+        if not lower or not self._guard.would_admit(state, self.waiting_room.match(state), lower):
             return False
         while not self._fits(state):
             victim = self._retraction.pick_below(self._running.values(), priority)
@@ -311,7 +309,7 @@ class Scheduler:
         """Take a lease and the first slots; None, and nothing has changed, if there are none."""
         lease = self._cache.acquire(
             state.tokens,
-            state.request.namespace,
+            state.namespace,
             n_tokens=state.n_tokens,
             max_match=state.max_match,
             priority=state.request.priority,
@@ -339,10 +337,10 @@ class Scheduler:
         state.prefill_end = state.n_tokens
         state.row = self._free_rows.pop()
         state.remaps = [Remap(0, lease.slots[: lease.cached].copy())] if lease.cached else []
-        name, namespace = state.request.request_id, state.request.namespace
+        name, prompt = state.request.request_id, state.prompt_length
         self.waiting_room.start(state, lease.cached)
         self._running[name] = state
-        self._sink(Scheduled(name, lease.cached, state.prompt_length, again, namespace))
+        self._sink(Scheduled(name, lease.cached, prompt, again, state.namespace))
         return slots
 
     def _take(
@@ -357,6 +355,8 @@ class Scheduler:
             self.counters.requests_finished += 1
             self._guard.learn_from_end(state)
             self._finish(state, reason)
+        elif state.outgrows(self._short_length):
+            self._retract(state)  # to be computed anew: all its keys turn in another way now
         return state.output(new, reason, matched, logprob, first=first)
 
     def _fail(self, state: RequestState, failure: Failure) -> RequestOutput:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import add
 from typing import Protocol
 
@@ -253,6 +253,17 @@ class RequestState:
             miss=self.miss if first else None,
             queued=self.queued if first else None,
         )
+
+    def outgrows(self, short_length: int | None) -> bool:
+        """Whether it is so long that its namespace is another now, see `Namespace.of_length`."""
+        return self.namespace.of_length(self.n_tokens, short_length) != self.namespace
+
+    def come_back(self, short_length: int | None) -> None:
+        """Forget what was computed, after a retraction. It is as long as it has become."""
+        self.computed = 0
+        self.returned = True
+        namespace = self.namespace.of_length(self.n_tokens, short_length)
+        self.request = replace(self.request, namespace=namespace)
 
     def extend(self, tokens: Sequence[int]) -> None:
         self.tokens[self.n_tokens : self.n_tokens + len(tokens)] = tokens

@@ -87,8 +87,7 @@ class WaitingRoom:
             found, match = self._found
             if found is state and match.version == self.cache.tree.version:
                 return match
-        namespace = state.request.namespace
-        match = self.cache.match(state.known, namespace, max_match=state.max_match)
+        match = self.cache.match(state.known, state.namespace, max_match=state.max_match)
         self._found = state, match
         return match
 

@@ -1,40 +1,84 @@
-"""GGUF files from folders in Hugging Face format, as llama.cpp's converter would write them."""
+"""GGUF files from folders in Hugging Face format, as llama.cpp's converters would write them: names
+by the `gguf` package, rows and norms changed as they do.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import torch
+from gguf import MODEL_ARCH, MODEL_TENSOR, TENSOR_NAMES
 from gguf import GGMLQuantizationType as Type
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
-from radixlm.models import ModelConfig, load_config
+from radixlm.testing.gguf_entries import add_config
 
-# Where a block of these begins with the numbers that all others are multiplied by, in halves; the
-# last one's stands at its end.
-_HALVES = {Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,)}
-_NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
+_Array = NDArray[Any]
+# Where a block of these has the numbers that all others are multiplied by, in halves: nothing in
+# Python makes such blocks from weights.
+HALVES: Mapping[Type, tuple[int, ...]] = {
+    **dict.fromkeys((Type.Q4_K, Type.Q5_K), (0, 2)),
+    **dict.fromkeys((Type.IQ4_NL, Type.IQ4_XS, Type.IQ1_S, Type.IQ2_XXS, Type.IQ2_XS), (0,)),
+    **dict.fromkeys((Type.IQ2_S, Type.IQ3_XXS, Type.IQ3_S), (0,)),
+    Type.Q2_K: (80, 82),
+    Type.Q3_K: (108,),
+    Type.Q6_K: (208,),
 }
+_MIDDLES = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}
+_ARCHITECTURES = {
+    **dict.fromkeys(("mistral", "mixtral", "internlm3"), MODEL_ARCH.LLAMA),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), MODEL_ARCH.DEEPSEEK2),
+    "cohere": MODEL_ARCH.COMMAND_R,
+    "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
+    "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE,
+    "minimax_m2": MODEL_ARCH.MINIMAXM2,
+    "ministral3": MODEL_ARCH.MISTRAL3,
+    "gemma3_text": MODEL_ARCH.GEMMA3,
+    "glm": MODEL_ARCH.CHATGLM,
+    "gpt_oss": MODEL_ARCH.GPT_OSS,
+    "granitemoe": MODEL_ARCH.GRANITE_MOE,
+    "olmo3": MODEL_ARCH.OLMO2,
+    "qwen2_moe": MODEL_ARCH.QWEN2MOE,
+    "qwen3_moe": MODEL_ARCH.QWEN3MOE,
+}
+# Whose converters are llama's, or do the same.
+_PERMUTED = (
+    *("llama", "mistral", "mixtral", "internlm3", "granite", "granitemoe", "smollm3"),
+    *("arcee", "ministral3"),
+)
+_LESS_ONE = ("gemma", "gemma2", "gemma3_text", "nemotron")
+# Fields of `make_checkpoint`'s models that no file can say: llama.cpp has these values in its code.
+_LATENT = {
+    "num_nextn_predict_layers": 0,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "factor": 8.0,
+        "mscale": 0.7,
+        "mscale_all_dim": 0.7,
+        "original_max_position_embeddings": 256,
+        "rope_theta": 10_000.0,
+    },
+}
+UNSAID: Mapping[str, Mapping[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3_text": {"query_pre_attn_scalar": 16},
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "glm4_moe": {"num_nextn_predict_layers": 0},
+    "gpt_oss": {"swiglu_limit": 7.0},
+    "qwen2_moe": {"mlp_only_layers": []},
+    "qwen3_moe": {"decoder_sparse_step": 1},
+    "smollm3": {"no_rope_layers": None},
+}
+_NUMBERED = re.compile(r"(model\.layers\.\d+\..*?)\.(?:norms\.)?(\d+)(\..*|)")
 
 
 def write_gguf(
@@ -46,41 +90,128 @@ def write_gguf(
     kinds: Mapping[str, str] | None = None,
     further: Mapping[str, Any] | None = None,
     tensors: Mapping[str, np.ndarray[Any, Any]] | None = None,
+    without: Iterable[str] = (),
+    most_tensors: int = 0,
 ) -> dict[str, Tensor]:
     """Write a folder's model and tokenizer; returns the weights that it then has, float32, by the
     names that transformers gives them.
 
-    kind: of all matrices, one of llama.cpp's types. The K types' blocks are random: nothing in
-    Python makes them from weights. kinds: of single tensors, by their names in the file. pre: how a
+    kind: of all matrices, one of llama.cpp's types; F16 where rows are no whole blocks. Of types in
+    HALVES blocks are random. kinds: of single tensors, by their names in the file. pre: how a
     byte-level tokenizer parts texts. further: entries that replace those from the folder, None for
-    no such entry. tensors: more of them.
+    no such entry. tensors: more of them. without: those left out. most_tensors: in a part of a
+    split file; 0: it is whole.
     """
-    config = load_config(folder)
-    architecture = "llama" if config.model_type == "mistral" else config.model_type
-    writer = gguf.GGUFWriter(path, architecture)
-    entries = _config_entries(config, architecture) | _tokenizer_entries(folder, pre)
-    entries |= {"general.name": folder.name} | dict(further or {})
-    for key, value in entries.items():
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architecture = _architecture(config["model_type"])
+    writer = gguf.GGUFWriter(
+        path, gguf.MODEL_ARCH_NAMES[architecture], split_max_tensors=most_tensors
+    )
+    add_config(writer, config)
+    entries = _tokenizer_entries(folder, pre, config["vocab_size"])
+    for key, value in (entries | {"general.name": folder.name} | dict(further or {})).items():
+        writer.kv_data[0].pop(key, None)
         if value is not None:
             _add(writer, key, value)
-    made = {}
+    made: dict[str, Tensor] = {}
+    pieces: dict[str, list[tuple[_Array, Type]]] = {}
+    converter = _Converter(config, architecture)
     random = np.random.default_rng(0)
     for name, weight in _weights(folder).items():
-        turned = architecture == "llama" and name.split(".")[-2] in ("q_proj", "k_proj")
-        own = weight if not turned else _turned(weight, config.head_dim)
-        default = kind if weight.dim() == 2 else "F32"
-        type_ = Type[(kinds or {}).get(_name(name), default)]
-        data = _encoded(own, type_, random)
-        writer.add_tensor(_name(name), data, raw_dtype=type_)
-        back = torch.from_numpy(gguf.dequantize(data, type_).copy()).view(weight.shape)
-        made[name] = _turned(back, config.head_dim, back=True) if turned else back
-    for name, values in (tensors or {}).items():
-        writer.add_tensor(name, values)
+        columns = weight.dim() == 3 and config["model_type"] == "gpt_oss"
+        rows = weight.transpose(1, 2) if columns else weight
+        own = converter.names(name)
+        type_ = _type_of(own[0], rows, Type[(kinds or {}).get(own[0], kind)], kinds or {})
+        data = _encoded(rows, type_, random)
+        back = torch.from_numpy(gguf.dequantize(data, type_).copy()).view(rows.shape)
+        made[name] = back.transpose(1, 2).contiguous() if columns else back
+        for tensor, part in converter.pieces(name, own, data, rows.shape):
+            pieces.setdefault(tensor, []).append((part, type_))
+    for tensor, parts in pieces.items():
+        if tensor in without:
+            continue
+        whole = parts[0][0] if len(parts) == 1 else np.stack([part for part, _ in parts])
+        one = whole[0] if whole.shape[0] == 1 and tensor.endswith("inp_shexp.weight") else whole
+        writer.add_tensor(tensor, np.ascontiguousarray(one), raw_dtype=parts[0][1])
+    for tensor, values in (tensors or {}).items():
+        writer.add_tensor(tensor, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return made
+
+
+def _architecture(model_type: str) -> MODEL_ARCH:
+    return _ARCHITECTURES.get(model_type) or MODEL_ARCH[model_type.upper()]
+
+
+class _Converter:
+    """The changes that llama.cpp's converter makes to a model of a config.json."""
+
+    def __init__(self, config: Mapping[str, Any], architecture: MODEL_ARCH) -> None:
+        self._config, self._type = config, config["model_type"]
+        self._map = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+
+    def names(self, name: str) -> list[str]:
+        """The tensors of a file that a weight's rows go to."""
+        numbered = _NUMBERED.fullmatch(name)
+        if numbered is not None:  # an expert's, or a head's
+            name = numbered[1] + numbered[3]
+            name = (
+                name.replace("model.layers", "layers").replace(
+                    "block_sparse_moe.experts", "feed_forward.experts"
+                )
+                if self._type == "mixtral"
+                else name
+            )
+        layer = name.split(".")[2] if name.startswith("model.layers.") else ""
+        pair = MODEL_TENSOR.FFN_GATE_EXP, MODEL_TENSOR.FFN_UP_EXP
+        if name.endswith("kv_b_proj.weight"):
+            pair = MODEL_TENSOR.ATTN_K_B, MODEL_TENSOR.ATTN_V_B
+        if re.search(r"input_linear|experts\.gate_up_proj|kv_b_proj", name):
+            end = "bias" if name.endswith("bias") else "weight"
+            return [f"{TENSOR_NAMES[each].format(bid=layer)}.{end}" for each in pair]
+        if name.endswith(("sinks", "experts.down_proj")):
+            name += ".weight"
+        name = re.sub(r"_bias$", ".bias", name)
+        found = self._map.get_name(name, try_suffixes=(".weight", ".bias"))
+        if found is None:
+            raise ValueError(f"llama.cpp has no tensor for {name}")
+        return [found]
+
+    def pieces(
+        self, name: str, own: list[str], data: _Array, shape: tuple[int, ...]
+    ) -> list[tuple[str, _Array]]:
+        """The parts that go to these tensors, of rows of bytes or numbers. shape: of the weight."""
+        heads = self._config["num_attention_heads"]
+        if name.endswith("kv_b_proj.weight"):
+            parted = data.reshape(heads, -1, shape[-1])
+            keys = self._config["qk_nope_head_dim"]
+            return [(own[0], parted[:, :keys].swapaxes(1, 2)), (own[1], parted[:, keys:])]
+        if len(own) == 2:
+            axis = 1
+            if self._type == "gpt_oss":
+                return [(each, data[:, start::2]) for start, each in enumerate(own)]
+            return list(zip(own, np.split(data, 2, axis), strict=True))
+        if self._type in _PERMUTED and re.search(r"[qk]_proj\.", name):
+            if "k_proj" in name:
+                heads = self._config.get("num_key_value_heads") or heads
+            split = data.reshape(heads, 2, data.shape[0] // heads // 2, *data.shape[1:])
+            data = split.swapaxes(1, 2).reshape(data.shape)
+        if self._type in _LESS_ONE and name.endswith("norm.weight"):
+            data = data + 1
+        return [(own[0], data)]
+
+
+def _type_of(own: str, weight: Tensor, kind: Type, kinds: Mapping[str, str]) -> Type:
+    """The type of a tensor in the file: as llama.cpp's tool for that chooses it."""
+    if own in kinds:
+        return kind
+    if weight.dim() < 2 or re.search("norm|gate_inp|bias", own):
+        return Type.F32
+    rest = weight.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]
+    return Type.F16 if rest or "_k_b" in own else kind
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -90,60 +221,38 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def _encoded(weight: Tensor, kind: Type, random: np.random.Generator) -> np.ndarray[Any, Any]:
+def _encoded(weight: Tensor, kind: Type, random: np.random.Generator) -> _Array:
     values = weight.contiguous().numpy()
-    if kind not in _HALVES:
+    if kind not in HALVES:
         return gguf.quantize(values, kind)
-    per_block, nbytes = gguf.GGML_QUANT_SIZES[kind]
-    blocks = random.integers(0, 256, (values.size // per_block, nbytes), dtype=np.uint8)
-    for place in _HALVES[kind]:
-        size = random.uniform(0.5, 1.0, len(blocks)) * float(weight.std()) / 900
-        blocks[:, place : place + 2] = size.astype("<f2").view(np.uint8).reshape(-1, 2)
-    return blocks.reshape(len(values), -1)
+    per_block = gguf.GGML_QUANT_SIZES[kind][0]
+    blocks = random_blocks(kind, values.size // per_block, random, float(weight.std()))
+    return blocks.reshape(*values.shape[:-1], -1)
 
 
-def _turned(weight: Tensor, head_dim: int, *, back: bool = False) -> Tensor:
-    """A head's rows in the order of llama.cpp's rotation, which turns neighbours."""
-    halves = (head_dim // 2, 2) if back else (2, head_dim // 2)
-    heads = weight.view(-1, *halves, *weight.shape[1:])
-    return heads.transpose(1, 2).reshape(weight.shape)
+def random_blocks(
+    kind: Type, count: int, random: np.random.Generator, size: float
+) -> NDArray[np.uint8]:
+    """(count, bytes) of a type in HALVES. size: about that of the numbers that they stand for."""
+    blocks = random.integers(0, 256, (count, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
+
+    def put(factor: float) -> None:
+        # The second is of what is taken off, so that the middle code is about 0.
+        for place, by in zip(HALVES[kind], (1.0, _MIDDLES.get(kind, 0.0)), strict=False):
+            halves = (random.uniform(0.5, 1.0, count) * factor * by).astype("<f2")
+            blocks[:, place : place + 2] = halves.view(np.uint8).reshape(-1, 2)
+
+    put(1.0)
+    put(size / float(gguf.dequantize(blocks[:64], kind).std()))
+    return blocks
 
 
-def _name(name: str) -> str:
-    stem, end = name.rsplit(".", 1)
-    if not stem.startswith("model.layers."):
-        return f"{_NAMES[stem]}.{end}"
-    _, _, layer, part = stem.split(".", 3)
-    return f"blk.{layer}.{_NAMES[part]}.{end}"
-
-
-def _config_entries(config: ModelConfig, architecture: str) -> dict[str, Any]:
-    window = next(iter(config.traits.windows), None)
-    entries = {
-        "vocab_size": config.vocab_size,
-        "block_count": config.n_layers,
-        "context_length": config.context_length,
-        "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.n_heads,
-        "attention.head_count_kv": config.n_kv_heads,
-        "attention.key_length": config.head_dim,
-        "attention.value_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": config.norm_eps,
-        "attention.sliding_window": window,
-        "rope.freq_base": config.rope.theta,
-        "rope.dimension_count": config.head_dim if architecture == "llama" else None,
-    }
-    return {f"{architecture}.{name}": value for name, value in entries.items()}
-
-
-def _tokenizer_entries(folder: Path, pre: str) -> dict[str, Any]:
+def _tokenizer_entries(folder: Path, pre: str, size: int) -> dict[str, Any]:
     state = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     vocab: dict[str, int] = dict(state["model"]["vocab"])
     added = {entry["content"]: entry for entry in state["added_tokens"]}
     vocab |= {text: entry["id"] for text, entry in added.items()}
-    size = load_config(folder).vocab_size
     tokens = [f"[PAD{at}]" for at in range(size)]
     kinds = [int(gguf.TokenType.UNUSED)] * size
     for text, at in vocab.items():

@@ -13,12 +13,19 @@ from torch import Tensor
 
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
 
+# Which it is, but it stands in no table of theirs.
+transformers.AutoModelForCausalLM.register(
+    transformers.Mistral4Config, transformers.Mistral4ForCausalLM, exist_ok=True
+)
 # By the names that transformers has for them.
 ARCHITECTURES = (
     *("llama", "mistral", "qwen2", "qwen3", "phi3", "granite", "olmo2", "smollm3"),
     *("gemma", "stablelm", "starcoder2", "glm", "glm4", "cohere", "nemotron"),
     *("internlm3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "gemma2"),
     *("gemma3_text", "cohere2", "olmo3", "gpt_oss", "deepseek_v2", "deepseek_v3"),
+    *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
+    *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
+    *("apertus", "arcee", "llama4_text"),
 )
 _WINDOWS = {
     "sliding_window": 24,
@@ -47,6 +54,27 @@ _LATENTS = {
         "original_max_position_embeddings": 256,
         "rope_theta": 10_000.0,
     },
+}
+_GROUPS = {
+    name: _LATENTS[name]
+    for name in (
+        "n_routed_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size",
+        "n_group",
+        "topk_group",
+        "first_k_dense_replace",
+    )
+}
+# Queries of tokens 20, 40, .. are longer.
+_GROWING = {
+    "rope_type": "yarn",
+    "factor": 8.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 20,
+    "rope_theta": 10_000.0,
+    "llama_4_scaling_beta": 0.5,
 }
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -116,6 +144,60 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "routed_scaling_factor": 1.7,
     },
     "deepseek_v3": _LATENTS,
+    "glm4_moe": {
+        **_GROUPS,
+        "attention_bias": True,
+        "use_qk_norm": True,
+        "routed_scaling_factor": 1.7,
+    },
+    "glm4_moe_lite": {**_LATENTS, "mlp_layer_types": ["sparse", "dense", "sparse"]},
+    "minimax_m2": {
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+            "partial_rotary_factor": 0.5,
+        },
+    },
+    "ministral3": {"pad_token_id": None, "rope_parameters": _GROWING},
+    "mistral4": {
+        **_LATENTS,
+        "head_dim": 24,
+        "pad_token_id": None,
+        "routed_scaling_factor": 1.7,
+        "rope_parameters": _GROWING | {"mscale_all_dim": 0.7},
+    },
+    "exaone4": _WINDOWS,
+    "ernie4_5": {"use_bias": True},
+    "ernie4_5_moe": {
+        "moe_num_experts": 8,
+        "moe_k": 3,
+        "moe_intermediate_size": 32,
+        "moe_num_shared_experts": 2,
+    },
+    "hunyuan_v1_dense": {
+        "attention_bias": True,
+        "rope_parameters": {
+            "rope_type": "dynamic",
+            "alpha": 50.0,
+            "factor": 1.0,
+            "rope_theta": 10_000.0,
+        },
+    },
+    "hunyuan_v1_moe": {"num_experts": 6, "moe_topk": 2},
+    "apertus": {"pad_token_id": None},
+    "arcee": {"mlp_bias": True},
+    "llama4_text": {
+        "intermediate_size": 48,
+        "intermediate_size_mlp": 96,
+        "num_local_experts": 6,
+        "moe_layers": [1, 2],
+        "attention_chunk_size": 24,
+        "no_rope_layers": [1, 0, 1],
+        "floor_scale": 20,
+        "attn_scale": 0.5,
+    },
 }
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from jinja2 import nodes
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.formats.files import read_text
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.text.continuing import continued
 from radixlm.text.fitting import WORDS, Fit, Fitted, fitted, one_text, spelled, wider
+from radixlm.text.named_tokens import special_texts
 from radixlm.text.probing import find_fit
-from radixlm.text.sandbox import Budget, GivenList, Settable, compiled
-from radixlm.text.tokenizer import Tokenizer, special_texts
+from radixlm.text.sandbox import Budget, GivenList, Settable, compiled, parsed
+from radixlm.text.tokenizer import Tokenizer
 from radixlm.text.tool_text import AS_JSON, CallText
 
 _logger = logging.getLogger("radixlm.text")
@@ -28,6 +31,7 @@ _DEFAULT = "default"
 _WITH_TOOLS = "tool_use"
 
 Message = Mapping[str, Any]
+_ASKED, _ANSWERED = ({"role": role, "content": "a"} for role in ("user", "assistant"))
 
 
 def _as_it_is(value: Any) -> Any:
@@ -40,6 +44,17 @@ def _only_one_end(add_generation_prompt: bool | None) -> None:
             "continue_final_message and add_generation_prompt exclude each other",
             param="continue_final_message",
         )
+
+
+class _Control(NamedTuple):
+    """Added tokens that are not special, but a template's own; see `ChatTemplate.plain_text`.
+
+    written: all that it writes, of thoughts and calls too. of_turns: those between the messages of
+    any dialogue, but for those that it looks for in an answer, which has them as the model wrote.
+    """
+
+    written: frozenset[str]
+    of_turns: frozenset[str]
 
 
 class ChatTemplate:
@@ -65,6 +80,7 @@ class ChatTemplate:
         self._variables = dict(special_tokens or {})
         self._fits: dict[tuple[bool, bool], Fit] = {}
         self._told: set[str] = set()
+        self._controls: dict[Tokenizer, _Control] = {}
         self._template = compiled(source)
         self._with_tools = self._template if tool_source is None else compiled(tool_source)
 
@@ -73,8 +89,9 @@ class ChatTemplate:
         """The model's template, or the file `override` with the model's special tokens.
 
         chat_template.jinja goes before `chat_template` in tokenizer_config.json, which is a text
-        or a list of named ones: `default`, and `tool_use` for when there are tools. None when the
-        model has no template. Raises ModelError when a file cannot be read.
+        or a list of named ones: `default`, and `tool_use` for when there are tools; files of
+        additional_chat_templates have names, too. None when the model has no template. Raises
+        ModelError when a file cannot be read.
         """
         files = files_of(model)
         config = files.tokenizer_config()
@@ -174,6 +191,34 @@ class ChatTemplate:
         self._tell(chat.changes)
         return text
 
+    def plain_text(self, tokenizer: Tokenizer, mark: str, value: Any) -> Any:
+        """A message, or part of one, with `mark` inside of every spelled special or control token,
+        for `Tokenizer.encode`.
+
+        So no text that came from outside ends a turn or begins another one; that holds for
+        descriptions of tools and for the assistant's messages, which may repeat a user's.
+        """
+        control = self._control(tokenizer)
+        own = isinstance(value, Mapping) and value.get("role") == "assistant"
+        more = control.of_turns if own else control.written
+        return _broken_up(value, partial(tokenizer.broken_up, mark=mark, more=more))
+
+    def _control(self, tokenizer: Tokenizer) -> _Control:
+        known = self._controls.get(tokenizer)
+        if known is None:
+            plain = ""
+            with suppress(InvalidRequestError):
+                plain = self.render([_ASKED, _ANSWERED, _ASKED], add_generation_prompt=False)
+            sources = {self.source, self.tool_source}
+            added = {text for text in tokenizer.added_texts if not text.isspace()}
+            turns = {text for text in added if text in plain}
+            written = turns | {text for text in added if any(text in each for each in sources)}
+            looked_for = "\0".join(text for each in sources for text in _looked_for(each))
+            turns = {text for text in turns if text not in looked_for}
+            known = _Control(frozenset(written), frozenset(turns))
+            self._controls[tokenizer] = known
+        return known
+
     def fit(self, *, described: bool, tools: bool) -> Fit:
         """The changes to conversations with tools or without; found when it is first needed."""
         known = self._fits.get((described, tools))
@@ -234,31 +279,37 @@ def require_template(template: ChatTemplate | None) -> ChatTemplate:
 
 def _find_sources(folder: Path, override: Path | None, config: Mapping[str, Any]) -> dict[str, str]:
     """The templates by their names."""
-    path = override or folder / "chat_template.jinja"
-    try:
-        # The user's own file may be a pipe.
-        text = path.read_text(encoding="utf-8") if override else read_text(path, _MOST_BYTES)
-        return {_DEFAULT: text}
-    except (FileNotFoundError, NotADirectoryError):  # within a GGUF file there is none
-        if override is not None:
-            raise ModelError(f"--chat-template {override}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"chat template {path} cannot be read: {error}") from error
+    if override is not None:
+        if not override.exists():
+            raise ModelError(f"--chat-template {override}: no such file")
+        return {_DEFAULT: _read(override, given=True)}
+    more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    named = {path.stem: _read(path) for path in more}
+    if (path := folder / "chat_template.jinja").exists():
+        return {**named, _DEFAULT: _read(path)}
     match config.get("chat_template"):
         case None:
-            return {}
+            pass
         case str(source):
-            return {_DEFAULT: source}
+            named[_DEFAULT] = source
         case list(entries):
-            named = dict(_named_template(folder, entry) for entry in entries)
-            if named and _DEFAULT not in named:
-                raise ModelError(
-                    f"{folder}: no chat template is named default, only "
-                    f"{', '.join(sorted(named))}; choose one with --chat-template FILE.jinja"
-                )
-            return named
+            named |= dict(_named_template(folder, entry) for entry in entries)
         case other:
             raise ModelError(f"{folder}: chat_template is {type(other).__name__}, not a text")
+    if named and _DEFAULT not in named:
+        raise ModelError(
+            f"{folder}: no chat template is named default, only "
+            f"{', '.join(sorted(named))}; choose one with --chat-template FILE.jinja"
+        )
+    return named
+
+
+def _read(path: Path, *, given: bool = False) -> str:
+    """given: by the user, whose file may be a pipe."""
+    try:
+        return path.read_text(encoding="utf-8") if given else read_text(path, _MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"chat template {path} cannot be read: {error}") from error
 
 
 def _named_template(folder: Path, entry: Any) -> tuple[str, str]:
@@ -285,19 +336,23 @@ def _strftime_now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
-def plain_text(tokenizer: Tokenizer, mark: str, value: Any) -> Any:
-    """A message, or part of one, with `mark` inside of every spelled special token, for
-    `Tokenizer.encode`.
+def _looked_for(source: str) -> Iterator[str]:
+    """The texts that a template looks for in a message's."""
+    tree = parsed(source)
+    places: list[nodes.Expr] = [*tree.find_all(nodes.Compare)]
+    for call in tree.find_all(nodes.Call):
+        places += call.args if isinstance(call.node, nodes.Getattr) else ()
+    for place in places:
+        found = [place] if isinstance(place, nodes.Const) else place.find_all(nodes.Const)
+        yield from (each.value for each in found if isinstance(each.value, str))
 
-    So no text that came from outside ends a turn or begins another one; that holds for descriptions
-    of tools and for the assistant's messages, which may repeat a user's.
-    """
-    inside = partial(plain_text, tokenizer, mark)
+
+def _broken_up(value: Any, broken: Callable[[str], str]) -> Any:
     match value:
         case str():
-            return tokenizer.broken_up(value, mark)
+            return broken(value)
         case list():
-            return [*map(inside, value)]
+            return [_broken_up(each, broken) for each in value]
         case Mapping():
-            return {inside(name): inside(entry) for name, entry in value.items()}
+            return {broken(name): _broken_up(entry, broken) for name, entry in value.items()}
     return value

@@ -57,6 +57,7 @@ class Fit:
     content_none: it takes calls only beside a content that is None.
     ids: those that it takes; "short" has nine letters or digits, "named" the function's name.
     thoughts_as: the field that it reads reasoning from, or THINKING_PART, or INLINE.
+    parts_of: the roles of which it reads a content of several text parts; others get one text.
     """
 
     systems_joined: bool = False
@@ -81,6 +82,7 @@ class Fit:
     arguments_as_json: bool = False
     content_none: bool = False
     thoughts_as: str = "reasoning_content"
+    parts_of: frozenset[str] = frozenset()
 
 
 class Fitted(NamedTuple):
@@ -155,24 +157,25 @@ def fitted(
 
 
 def one_text(content: Any) -> Any:
-    """A message's content as templates get it: text parts as one text, a line each.
+    """A message's content as most templates get it: text parts as one text, a line each."""
+    return "\n".join(_parts(content)) if isinstance(content, list) else content
 
-    Most templates know no parts.
-    """
-    if not isinstance(content, list):
-        return content
+
+def _parts(content: Sequence[Any]) -> list[str]:
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text":
             raise InvalidRequestError(
                 f"only text parts are supported in message content, got {part!r:.80}",
                 param="messages",
             )
-    return "\n".join(str(part.get("text", "")) for part in content)
+    return [str(part.get("text", "")) for part in content]
 
 
 def _plain(message: Message) -> Json:
     role = "system" if message["role"] == "developer" else message["role"]
-    return {**message, "role": role, "content": one_text(message.get("content")) or ""}
+    content = message.get("content")
+    parts = {"parts": _parts(content)} if isinstance(content, list) else {}
+    return {**message, "role": role, "content": one_text(content) or "", **parts}
 
 
 def _joined(*texts: str) -> str:
@@ -345,7 +348,11 @@ def _roles_alternate(messages: Iterable[Json]) -> Iterator[Json]:
 def spelled(message: Message, fit: Fit) -> Json:
     """A fitted message with its fields as the template reads them."""
     made = dict(message)
+    parts = made.pop("parts", ())
     if made["role"] != "assistant":
+        whole = len(parts) > 1 and made["content"] == "\n".join(parts)  # no change has touched it
+        if whole and made["role"] in fit.parts_of:
+            made["content"] = [{"type": "text", "text": text} for text in parts]
         return made
     if made.get("tool_calls") and fit.arguments_as_json:
         made["tool_calls"] = [

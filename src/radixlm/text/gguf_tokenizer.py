@@ -22,28 +22,73 @@ _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|N| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_CASED_WORDS = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CONTRACTED = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_CASED = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+C"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*C"
+    r"|N| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_CASED_WORDS = _CASED.replace("C|", "|").replace("|N|", r"|\p{N}|")
+_CASED_THREES = _CASED.replace("C|", f"{_CONTRACTED}|").replace("|N|", r"|\p{N}{1,3}|")
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _THREES = _WORDS.replace("N|", r"\p{N}{1,3}|", 1)
 _ONES = _WORDS.replace("N|", r"\p{N}|", 1)
+_MARKED = _ONES.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(
+    r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"
+)
+_SEED = _ONES.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
 _DIGITS_APART = (r"\p{N}", _GPT2)
-# By `tokenizer.ggml.pre`, as llama.cpp's converter names them: patterns, one after the other.
-_PATTERNS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("gpt-2", "phi-2", "mpt", "olmo", "exaone4", "trillion"), (_GPT2,)),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "minerva-7b"), _DIGITS_APART),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2"), (_THREES,)),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), (_THREES,)),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2", "megrez"), (_ONES,)),
-    "tekken": (_CASED_WORDS,),
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+_HAN = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+# DeepSeek's: letters with case, of the Unicode of its time.
+_LETTERS = (
+    "A-Za-z\xb5\xc0-\xd6\xd8-\xf6\xf8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-"
+    "\u0373\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5"
+    "\u03f7-\u0481\u048a-\u052f\u0531-\u0556\u10a0-\u10c5\u13a0-\u13f5\u13f8-\u13fd\u1c90-"
+    "\u1cba\u1cbd-\u1cbf\u1d00-\u1d2b\u1d6b-\u1d77\u1d79-\u1d9a\u1e00-\u1f15\u1f18-\u1f1d\u1f20"
+    "-\u1f45\u1f48-\u1f4d\u1f50-\u1f57\u1f59\u1f5b\u1f5d\u1f5f-\u1f7d\u1f80-\u1fb4\u1fb6-\u1fbc"
+    "\u1fbe\u1fc2-\u1fc4\u1fc6-\u1fcc\u1fd0-\u1fd3\u1fd6-\u1fdb\u1fe0-\u1fec\u1ff2-\u1ff4\u1ff6"
+    "-\u1ffc\u2102\u2107\u210a-\u2113\u2115\u2119-\u211d\u2124\u2126\u2128\u212a-\u212d\u212f-"
+    "\u2134\u2139\u213c-\u213f\u2145-\u2149\u214e\u2183\u2184\u2c00-\u2c7b\u2c7e-\u2ce4\u2ceb-"
+    "\u2cee\u2cf2\u2cf3\ua640-\ua66d\ua680-\ua69b\ua722-\ua76f\ua771-\ua787\ua78b-\ua78e\uab70-"
+    "\uabbf\ufb00-\ufb06\ufb13-\ufb17\uff21-\uff3a\uff41-\uff5a\U00010400-\U0001044f\U000104b0-"
+    "\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2\U000118a0-"
+    "\U000118df\U0001e900-\U0001e943"
+)
+_SIGNS = "!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002"
+_DEEPSEEK = ("[\r\n]", rf"\s?[{_LETTERS}]+", rf"\s?[{_SIGNS}]+", r"\s+$", _HAN, r"\p{N}+")
+_DEEPSEEK_3 = (
+    *(r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
+    (
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
+        r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+)
+_NAMES: dict[tuple[str, ...], str] = {
+    (_GPT2,): "gpt-2 phi-2 mpt olmo exaone4 trillion jais granite-docling gigachat mellum",
+    _DIGITS_APART: "smollm starcoder refact command-r minerva-7b exaone",
+    (_THREES,): (
+        "llama-bpe llama3 llama-v3 falcon3 falcon-h1 lfm2 pixtral midm-2.0 dbrx smaug-bpe glm4 "
+        "chatglm-bpe"
+    ),
+    (_ONES,): "qwen2 deepseek-r1-qwen stablelm2 megrez kormo hunyuan solar-open grok-2",
+    (_MARKED,): "qwen35",
+    (_SEED,): "seed-coder",
+    (_CASED_WORDS,): "tekken",
+    (_CASED_THREES,): "gpt-4o llama4 kanana2 minimax-m2",
+    _DEEPSEEK: "deepseek-llm",
+    ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, r"\p{N}"): "deepseek-coder",
+    _DEEPSEEK_3: "deepseek-v3 hunyuan-dense joyai-llm",
+    (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"): "default",
 }
+# By `tokenizer.ggml.pre`, as llama.cpp's converters name them: patterns, one after the other.
+_PATTERNS = {name: patterns for patterns, names in _NAMES.items() for name in names.split()}
 # A word that is a token stays one, whatever its merges; a text begins with the model's first token.
-_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "lfm2", "tekken")
-_COMPOSED = ("qwen2",)
+_WHOLE_WORDS = (
+    *("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "pixtral", "midm-2.0"),
+    "tekken",
+)
+_COMPOSED = ("qwen2", "qwen35", "command-r")
 
 
 def tokenizer_of(file: GGUFFile) -> tokenizers.Tokenizer:
@@ -54,11 +99,11 @@ def tokenizer_of(file: GGUFFile) -> tokenizers.Tokenizer:
     if len(set(tokens)) != len(tokens):
         raise file.wrong("tokenizer.ggml.tokens", "a list in which a token is there twice")
     kind = file.get("tokenizer.ggml.model", str)
-    make = {"gpt2": _byte_level, "llama": _sentencepiece}.get(kind)
+    make = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": _merged_pieces}.get(kind)
     if make is None:
         raise UnsupportedModelError(
             f"{file.path}: tokenizer.ggml.model is {kind!r:.80}, which is not supported; "
-            "supported: gpt2, llama"
+            "supported: gpt2, llama, gemma4"
         )
     # What fills the vocabulary up is no text's token.
     unused = [each == _UNUSED for each in kinds]
@@ -146,20 +191,34 @@ def _sentencepiece(
             if left in vocab and right in vocab:
                 merges.append((-scores[at], -place, left, right))
     merges.sort(key=lambda merge: merge[:2])
-    pairs = [(left, right) for *_, left, right in merges]
+    spaced = file.get("tokenizer.ggml.add_space_prefix", bool, True)
+    return _pieces(file, vocab, [(left, right) for *_, left, right in merges], spaced=spaced), True
+
+
+def _merged_pieces(
+    file: GGUFFile, vocab: dict[str, int], _kinds: list[int]
+) -> tuple[tokenizers.Tokenizer, bool]:
+    """Gemma 4's: as sentencepiece has them, but with merges of the file's own."""
+    merges = [_parted(file, line) for line in file.get("tokenizer.ggml.merges", list, [])]
+    return _pieces(file, vocab, merges, spaced=False), True
+
+
+def _pieces(
+    file: GGUFFile, vocab: dict[str, int], merges: list[tuple[str, str]], *, spaced: bool
+) -> tokenizers.Tokenizer:
+    """A tokenizer whose tokens are texts, with a sign for a space. spaced: before all, too."""
     unknown = tokenizer_config_of(file).get("unk_token")
     unknown = unknown if unknown in vocab else None
     made = tokenizers.Tokenizer(
-        models.BPE(vocab, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        models.BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
     )
-    spaced = file.get("tokenizer.ggml.add_space_prefix", bool, True)
     marks = normalizers.Replace(" ", _SPACE)
     made.normalizer = normalizers.Sequence(
         [normalizers.Prepend(_SPACE), marks] if spaced else [marks]
     )
     steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     made.decoder = decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if spaced else [])])
-    return made, True
+    return made
 
 
 def _add(made: tokenizers.Tokenizer, tokens: list[str], kinds: list[int]) -> None:

@@ -15,15 +15,16 @@ from typing import Any
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
 from radixlm.formats.files import QUANTIZERS, open_regular, read_json_object
-from radixlm.formats.gguf_file import MAGIC, GGUFFile
+from radixlm.formats.gguf_file import MAGIC, GGUFFile, part_of_split
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
 _MOST_OF_CARD = 2**20  # bytes
-_SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf\Z", re.ASCII)
+# What llama.cpp calls the file with a model's vision, beside that of its text.
+_VISION = "mmproj"
 _SHOWN = 10
-_QUANTIZERS = ("FP8", "bitsandbytes", "HQQ", "torchao", "ModelOpt", "Quark")
+_QUANTIZERS = ("bitsandbytes", "HQQ", "torchao", "Quark")
 # What a model card says that its model was made from.
 _MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
 _SERVED = f"weights in float32, bfloat16, float16, and by {', '.join(QUANTIZERS)} are"
@@ -59,30 +60,26 @@ def _tool(name: str) -> str:
     return str(beside)
 
 
-_QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS} | {"fbgemm_fp8": "FP8 (fbgemm)"}
+_QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS}
 
 
 def check_file(path: Path) -> None:
-    """Raise ModelError where a file is no GGUF file, a part of one, or one that is damaged."""
-    if _head(path, len(MAGIC)) != MAGIC:
+    """Raise ModelError where a file is no GGUF file, or one that is damaged."""
+    if path.exists() and _head(path, len(MAGIC)) != MAGIC:
         what = "is not a GGUF file" if path.suffix == ".gguf" else "is a file"
         raise ModelError(f"{str(path)!r} {what}; give the folder of a model, or a GGUF file")
-    if _SPLIT.search(path.name):
-        raise UnsupportedModelError(
-            f"{str(path)!r} is one part of a GGUF file that was split, which is not supported; "
-            "join the parts with llama.cpp's tool",
-            commands=(f"llama-gguf-split --merge {shlex.quote(str(path))} model.gguf",),
-        )
     GGUFFile(path)
 
 
 def found_file(folder: Path) -> Path | None:
-    """The GGUF file of a folder that holds one and no config.json. Raises UnsupportedModelError
-    where there are several.
+    """The GGUF file of a folder that holds one, or the parts of one, and no config.json. Raises
+    UnsupportedModelError where there are several.
     """
     if (folder / "config.json").is_file():
         return None
-    found = sorted(folder.glob("*.gguf"))
+    found = sorted(
+        {part_of_split(path) for path in folder.glob("*.gguf") if _VISION not in path.name}
+    )
     if len(found) > 1:
         shown = ", ".join(path.name for path in found[:_SHOWN]) + (", ..." * (len(found) > _SHOWN))
         raise UnsupportedModelError(

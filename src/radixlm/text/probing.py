@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -197,6 +198,7 @@ def find_fit(render: Render, *, tools: bool, described: bool) -> Fit:
     """
     known = _TOOLS if tools else ()
     fit = Fit() if described else Fit(tools_in_text=True, **_TEXT)
+    fit = replace(fit, parts_of=_parts_of(render, fit))
     for probe in _PROBES:
         fit = _best(render, fit, probe._replace(tools=probe.tools if tools else ()))
     names = (*_NAMES, *([INLINE] if _knows_tags(render, fit) else []))
@@ -304,6 +306,22 @@ def _ends_results(render: Render, fit: Fit, tools: Sequence[Json]) -> bool:
         )
     except InvalidRequestError:
         return False
+
+
+def _parts_of(render: Render, fit: Fit) -> frozenset[str]:
+    """The roles of which it reads all of several text parts."""
+    parts = [{"type": "text", "text": text} for text in ("qv1p", "qv2p")]
+    found = []
+    for messages in ([_SYSTEM, _ASKS], [_ASKS], [_ASKS, _CALLS, _RESULT]):
+        place = 0 if len(messages) < 3 else -1
+        messages[place] = {**messages[place], "content": parts}
+        role = messages[place]["role"]
+        other = replace(fit, parts_of=frozenset([role]))
+        with suppress(InvalidRequestError):
+            text = render(fitted(messages, (), other, AS_JSON), other, True)
+            leaks = any(leak in text for leak in (*_LEAKS, '"type": "text"'))
+            found += [role] if 0 <= text.find("qv1p") < text.find("qv2p") and not leaks else []
+    return frozenset(found)
 
 
 def _shows_ids(render: Render, fit: Fit, tools: Sequence[Json]) -> bool:

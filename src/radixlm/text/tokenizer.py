@@ -20,6 +20,7 @@ from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.core.keys import Key
 from radixlm.formats.model_files import ModelFile, ModelFiles, files_of
 from radixlm.text.gguf_tokenizer import tokenizer_of
+from radixlm.text.named_tokens import add_named, special_texts
 from radixlm.text.token_bytes import read_decoder
 
 # Characters without a meaning; the last two of their plane are not characters.
@@ -29,7 +30,6 @@ _PRIVATE_USE_SIZE = 0xFFFE
 _GUARDS = ("\n", ".", "0")
 # Sixty times the largest vocabulary there is; tables have a row for each id.
 _MOST_TOKENS = 2**24
-_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class _Piece(NamedTuple):
@@ -59,7 +59,8 @@ class Tokenizer:
         be larger (padded); ids beyond are decoded to nothing.
     eos_token_id, bos_token_id: as tokenizer_config.json names them, None where it does not.
     special_ids: ids that `skip_special_tokens` leaves out. added_ids: these, and all others that
-        are looked for in a text first (`<tool_call>` in many models).
+        are looked for in a text first (`<tool_call>` in many models). added_texts: the spellings of
+        these others.
     longest_token: characters of the longest spelling; no token stands for more of a text.
     """
 
@@ -80,10 +81,11 @@ class Tokenizer:
         self.longest_token = max(map(len, vocabulary), default=1)
         self.special_ids = frozenset(token for token, entry in added.items() if entry.special)
         self.added_ids = frozenset(added)
-        self._special = _spellings(added[token].content for token in self.special_ids)
+        special = frozenset(added[token].content for token in self.special_ids)
+        self.added_texts = frozenset(self._added.values()) - special
+        self._special_texts, self._special = special, _spellings(special)
         self._spelled = _spellings(self._added.values())
-        # Each place where one begins, within another one too.
-        self._begins = self._special and re.compile(f"(?=({self._special.pattern}))(.)", re.DOTALL)
+        self._breaks: dict[frozenset[str], tuple[re.Pattern[str], re.Pattern[str]] | None] = {}
         self._guards = self._find_guards() if self.drops_first_space else ()
         self.eos_token_id = self._named(config, "eos_token")
         self.bos_token_id = self._named(config, "bos_token")
@@ -106,6 +108,7 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise ModelError(f"{path} cannot be read: {error}") from error
+        add_named(backend, config)
         return cls(backend, config)
 
     @functools.cached_property
@@ -175,13 +178,19 @@ class Tokenizer:
         mark = new_mark()
         return self.encode(self.broken_up(text, mark), add_special_tokens=False, break_mark=mark)
 
-    def broken_up(self, text: str, mark: str) -> str:
-        """`text` with `mark` inside of everything that spells a special token: with that as its
-        `break_mark`, `encode` finds none of them. O(length).
+    def broken_up(self, text: str, mark: str, more: frozenset[str] = frozenset()) -> str:
+        """`text` with `mark` inside of everything that spells a special token, or is in `more`:
+        with that as its `break_mark`, `encode` finds none of them. O(length).
         """
-        if self._begins is None or self._special is None or not self._special.search(text):
+        if more not in self._breaks:
+            one = _spellings(self._special_texts | more)
+            # Each place where one begins, within another one too.
+            every = one and re.compile(f"(?=({one.pattern}))(.)", re.DOTALL)
+            self._breaks[more] = one and every and (one, every)
+        patterns = self._breaks[more]
+        if patterns is None or not patterns[0].search(text):
             return text
-        return self._begins.sub(lambda found: found[2] + mark, text)
+        return patterns[1].sub(lambda found: found[2] + mark, text)
 
     def special_in(self, text: str) -> dict[str, int]:
         """The special tokens that `text` spells, by their spellings. O(length)."""
@@ -271,7 +280,7 @@ class Tokenizer:
         return b"" if spelling is None else self._bytes_of.of(spelling, added=False)
 
     def _named(self, config: Mapping[str, Any], name: str) -> int | None:
-        text = special_token_text(config, name)
+        text = special_texts(config).get(name)
         return None if text is None else self.token_id(text)
 
 
@@ -296,19 +305,6 @@ def _spellings(spelled: Iterable[str]) -> re.Pattern[str] | None:
     """
     found = sorted((text for text in spelled if len(text) > 1), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, found))) if found else None
-
-
-def special_token_text(config: Mapping[str, Any], name: str) -> str | None:
-    """A special token's text: files give it as a string or as an object with `content`."""
-    entry = config.get(name)
-    text = entry.get("content") if isinstance(entry, dict) else entry
-    return text if isinstance(text, str) else None
-
-
-def special_texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that chat templates may name, as far as the file has them."""
-    texts = ((name, special_token_text(config, name)) for name in _SPECIAL_NAMES)
-    return {name: text for name, text in texts if text is not None}
 
 
 def _decoder_state(backend: tokenizers.Tokenizer) -> dict[str, Any] | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from radixlm.parsers import (
@@ -25,7 +25,7 @@ from radixlm.parsers.harmony import MARKERS as HARMONY_MARKERS
 from radixlm.parsers.harmony import HarmonyReader
 from radixlm.parsers.one_call import Offered
 from radixlm.parsers.reader import AnswerReader
-from radixlm.parsers.thoughts import THINK
+from radixlm.parsers.thoughts import HUNYUAN, THINK, Thoughts
 from radixlm.parsers.values import is_object
 
 TOOLS = {"f": {"properties": {"a": {"type": "string"}}}, "get.it": {}}
@@ -46,7 +46,17 @@ OBJECTS = (
 )
 MARKERS = (
     *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "f[ARGS]{}"),
-    *("```json", "```", "<think>", "</think>", "[TOOL_CALLS]get.it[CALL_ID]7[ARGS]", "[", "]"),
+    *(
+        "```json",
+        "```",
+        "<think>",
+        "</think>",
+        "<answer>",
+        "</answer>",
+        "[TOOL_CALLS]get.it[CALL_ID]7[ARGS]",
+        "[",
+        "]",
+    ),
 )
 FIELDS = (
     *(
@@ -82,13 +92,12 @@ def answers_in(form: CallFormat) -> st.SearchStrategy[str]:
 
 
 forms = st.sampled_from(DISTINCT)
+thinking = st.sampled_from([None, THINK, HUNYUAN])
 
 
 def maker_of(
-    form: CallFormat, most: int | None, opened: bool | None, mends: bool
+    form: CallFormat, most: int | None, thoughts: Thoughts | None, opened: bool, mends: bool
 ) -> Callable[[], AnswerParser]:
-    """opened: None for a model without thoughts."""
-
     def make() -> AnswerParser:
         numbers = count()
         offered = Offered(TOOLS, mends=mends)
@@ -98,12 +107,20 @@ def maker_of(
 
         if form.channels:
             return HarmonyReader(offered, new_id, most=most)
-        thoughts = None if opened is None else THINK
-        return AnswerReader(
-            form, offered, new_id, thoughts=thoughts, opened=bool(opened), most=most
-        )
+        return AnswerReader(form, offered, new_id, thoughts=thoughts, opened=opened, most=most)
 
     return make
+
+
+def with_each_once_less(text: str, tags: Iterable[str]) -> set[str]:
+    """The text, and what is left without one of some tags, or of each."""
+    made = {text}
+    for tag in filter(None, tags):
+        places = [
+            (each, at) for each in made for at in range(len(each)) if each[at:].startswith(tag)
+        ]
+        made |= {each[:at] + each[at + len(tag) :] for each, at in places}
+    return made
 
 
 def joined(events: list[AnswerEvent]) -> list[AnswerEvent]:
@@ -129,7 +146,8 @@ def events_of(parser: AnswerParser, pieces: list[str], *, cut: bool = False) -> 
 @given(
     form=forms,
     most=st.sampled_from([None, 1]),
-    opened=st.sampled_from([None, False, True]),
+    thoughts=thinking,
+    opened=st.booleans(),
     mends=st.booleans(),
     cut=st.booleans(),
     data=st.data(),
@@ -138,12 +156,13 @@ def events_of(parser: AnswerParser, pieces: list[str], *, cut: bool = False) -> 
 def test_pieces_make_no_difference(
     form: CallFormat,
     most: int | None,
-    opened: bool | None,
+    thoughts: Thoughts | None,
+    opened: bool,
     mends: bool,
     cut: bool,
     data: st.DataObject,
 ) -> None:
-    make = maker_of(form, most, opened, mends)
+    make = maker_of(form, most, thoughts, opened, mends)
     text = data.draw(answers_in(form))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
@@ -152,13 +171,20 @@ def test_pieces_make_no_difference(
     assert joined(events_of(make(), list(text), cut=cut)) == joined(whole)
 
 
-@given(form=forms, opened=st.sampled_from([None, False, True]), mends=st.booleans(), data=st.data())
+@given(
+    written=forms.flatmap(lambda form: st.tuples(st.just(form), answers_in(form))),
+    thoughts=thinking,
+    opened=st.booleans(),
+    mends=st.booleans(),
+)
+@example(written=(HERMES, "</think></think>"), thoughts=THINK, opened=True, mends=True)
+@example(written=(HERMES, "A</answer></answer>"), thoughts=HUNYUAN, opened=False, mends=True)
 @settings(max_examples=300)
 def test_nothing_is_lost_and_calls_are_calls(
-    form: CallFormat, opened: bool | None, mends: bool, data: st.DataObject
+    written: tuple[CallFormat, str], thoughts: Thoughts | None, opened: bool, mends: bool
 ) -> None:
-    text = data.draw(answers_in(form))
-    events = events_of(maker_of(form, None, opened, mends)(), [text])
+    form, text = written
+    events = events_of(maker_of(form, None, thoughts, opened, mends)(), [text])
     answer = Answered().add(events)
     given = "".join(text.split())
     ends = [event for event in events if isinstance(event, ToolCallEnded)]
@@ -167,9 +193,11 @@ def test_nothing_is_lost_and_calls_are_calls(
         assert is_object(call.arguments) is end.whole
         if end.whole:
             assert isinstance(json.loads(call.arguments), dict)
-    markers = ("<think>", form.plain.strip() or "\0", *(HARMONY_MARKERS if form.channels else ()))
-    if not answer.calls and not answer.reasoning and not any(word in text for word in markers):
-        assert "".join(answer.text.split()) in (given, given.replace("</think>", "", 1))
+    markers = (form.plain.strip() or "\0", *(HARMONY_MARKERS if form.channels else ()))
+    if not answer.calls and not any(word in text for word in markers):
+        tags = [] if thoughts is None or form.channels else map(str.strip, thoughts.literals)
+        said = "".join((answer.reasoning + answer.text).split())
+        assert said in with_each_once_less(given, tags)
 
 
 @given(

@@ -22,17 +22,20 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("tokens", [1, 5, 40])
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
 @pytest.mark.parametrize(("n_heads", "head_dim"), [(12, 20), (9, 64)])
-@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("normed", ["", "before", "after"])
 def test_as_torch_does_it(
-    tokens: int, dtype: torch.dtype, near: float, n_heads: int, head_dim: int, normed: bool
+    tokens: int, dtype: torch.dtype, near: float, n_heads: int, head_dim: int, normed: str
 ) -> None:
+    """Queries have factors where nothing is normed before."""
     heads = Heads(n_heads, 3, head_dim)
     case = make_case([(7, tokens)], heads, dtype, "cpu", seed=0, scattered=True)
-    norm = QueryKeyNorm(n_heads, head_dim, 1e-6, TensorOptions(dtype, CPU))
+    options = TensorOptions(dtype, CPU)
+    norm = QueryKeyNorm(n_heads, head_dim, 1e-6, options, after=normed == "after")
     for _, weight in norm.named_weights():
         weight.normal_(1.0, 0.3)
     angles = torch.randn(tokens, head_dim // 2)
-    rotation = Rotation(torch.cat((angles.cos(), angles.sin()), dim=1).to(dtype))
+    factors = None if normed == "before" else torch.rand(tokens) + 0.5
+    rotation = Rotation(torch.cat((angles.cos(), angles.sin()), dim=1).to(dtype), factors)
     qkv = torch.cat((case.q, case.k, case.v), dim=1).flatten(1)
     pools, answers = [], []
     for backend in (make_backend, TorchBackend):

@@ -64,6 +64,7 @@ def test_bytes_are_those_of_codes_and_scales() -> None:
     weights = sum(outputs * inputs for outputs, inputs in shapes)
     assert bytes_read(config, "bf16") == 2 * weights
     assert bytes_read(config, "int8") == weights + 4 * sum(outputs for outputs, _ in shapes)
+    assert bytes_read(config, "fp8") == bytes_read(config, "int8")
     assert bytes_read(config, "int4") == weights // 2 + 2 * weights // 32
     assert bytes_held(config, "int4") - bytes_read(config, "int4") == 2 * 512 * 64
 

@@ -186,7 +186,7 @@ for halves in (False, True):
         )
     weight = quantize(torch.ones(64, 64), bits=4, group=32)
     for form in forms_of(weight):
-        kind = StripKind(4, 32, False, False, 8, halves, halves, None)
+        kind = StripKind(4, 32, False, "int", 8, halves, halves, None)
         made.append(quantized_kernel(form, kind))
 print(len(made))
 """

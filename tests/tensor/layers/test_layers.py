@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional
@@ -12,7 +14,7 @@ from radixlm.layers.linear import (
     TokenEmbedding,
 )
 from radixlm.layers.mlps import MLP
-from radixlm.layers.rotary import LinearScaling, RopeConfig, Rotary, YarnScaling
+from radixlm.layers.rotary import LinearScaling, QueryFactors, RopeConfig, Rotary, YarnScaling
 from radixlm.products.compiled import TensorOptions
 
 CPU = torch.device("cpu")
@@ -113,3 +115,28 @@ def test_tied_head_reads_the_embedding() -> None:
     logits = tied(embedding(torch.tensor([3, 1])))
     assert logits.dtype == F32
     assert logits.shape == (2, 10)
+
+
+def test_queries_grow_with_their_position() -> None:
+    rope = RopeConfig(100.0, queries=QueryFactors(0.5, 10))
+    rotary = Rotary(rope, 8, 64, TensorOptions(F32, CPU))
+    factors = rotary.at(torch.tensor([0, 9, 10, 63])).factors
+    assert factors is not None
+    wanted = [1.0, 1.0, 1 + 0.5 * math.log(2), 1 + 0.5 * math.log(7)]
+    torch.testing.assert_close(factors, torch.tensor(wanted))
+    # Recorded calls find those of later steps in the same place.
+    memory = torch.empty(2, 8)
+    first = rotary.at(torch.tensor([3, 12]), memory).factors
+    later = rotary.at(torch.tensor([40, 5]), memory).factors
+    assert first is not None
+    assert later is not None
+    assert first.data_ptr() == later.data_ptr()
+
+
+def test_short_contexts_have_queries_as_they_are() -> None:
+    rope = RopeConfig(100.0, queries=QueryFactors(0.5, 10))
+    assert rope.within(10).queries is None
+    assert rope.within(11) == rope
+    ahead = RopeConfig(100.0, queries=QueryFactors(0.5, 10, ahead=1))
+    assert ahead.within(9).queries is None
+    assert ahead.within(10) == ahead

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model, open_checkpoint
+from radixlm.core.errors import CheckpointError
+from radixlm.models import CausalLM, load_config, load_model, open_checkpoint
+from radixlm.testing.float_folders import FloatRecipe, write_floats
+from radixlm.testing.quantized_folders import write_plain
 from radixlm.testing.reference import make_checkpoint
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> CausalLM:
     cpu = torch.device("cpu")
-    checkpoint = PlainCheckpoint(folder)
+    checkpoint = open_checkpoint(folder)
     return load_model(checkpoint, load_config(folder), dtype=dtype, device=cpu, progress=False)
 
 
@@ -36,6 +37,12 @@ def test_layers_that_only_propose_tokens_are_left_out(tmp_path: Path) -> None:
         load(folder)
 
 
+def test_how_many_such_layers_there_are_costs_nothing(tmp_path: Path) -> None:
+    """Whatever the config says: names of them were made before."""
+    folder = make_checkpoint(tmp_path, "deepseek_v3", num_nextn_predict_layers=2**31 - 1)
+    assert load(folder).config.traits.spare_layers == 2**31 - 1
+
+
 def test_without_such_layers_they_are_one_too_many(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, "deepseek_v2")
     add(folder, "model.layers.3.eh_proj.weight")
@@ -43,18 +50,13 @@ def test_without_such_layers_they_are_one_too_many(tmp_path: Path) -> None:
         load(folder)
 
 
-def test_fp8_is_refused_by_its_name(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path, "deepseek_v3")
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {
-        "activation_scheme": "dynamic",
-        "fmt": "e4m3",
-        "quant_method": "fp8",
-        "weight_block_size": [128, 128],
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedModelError, match="quant_method' is 'fp8'"):
-        open_checkpoint(folder)
+def test_fp8_by_block_as_it_is_published(tmp_path: Path) -> None:
+    """With latents' projections among what is quantized, cut blocks and rows that change places."""
+    plain = make_checkpoint(tmp_path / "plain", "deepseek_v3")
+    whole = write_floats(plain, tmp_path / "fp8", FloatRecipe("fp8", (128, 128)))
+    expected = load(write_plain(plain, tmp_path / "whole", whole)).weights()
+    for name, weight in load(tmp_path / "fp8").weights().items():
+        assert torch.equal(weight, expected[name]), name
 
 
 def test_what_chooses_experts_and_expands_latents_stays_exact(tmp_path: Path) -> None:

@@ -107,6 +107,50 @@ def llama2() -> tokenizers.Tokenizer:
     return made
 
 
+def in_turn(*patterns: str) -> pre_tokenizers.PreTokenizer:
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([*steps, last])
+
+
+def gpt4o() -> tokenizers.Tokenizer:
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    end, first = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?", r"[^\r\n\p{L}\p{N}]?"
+    words = f"{first}{upper}*{lower}+{end}|{first}{upper}+{lower}*{end}"
+    return _trained(in_turn(words + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + _SPLIT))
+
+
+def seed_coder() -> tokenizers.Tokenizer:
+    return _trained(in_turn(_LETTERS + r"|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+" + _SPLIT))
+
+
+def qwen35() -> tokenizers.Tokenizer:
+    letters = _LETTERS.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+")
+    made = _trained(in_turn(letters + r"|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + _SPLIT))
+    made.normalizer = normalizers.NFC()
+    return made
+
+
+def deepseek_v3() -> tokenizers.Tokenizer:
+    signs = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
+    words = signs + r"[A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+    kana = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+    return _trained(in_turn(r"\p{N}{1,3}", kana, words + _SPLIT))
+
+
+def deepseek_coder() -> tokenizers.Tokenizer:
+    han = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+    steps = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", han)
+    return _trained(in_turn(*steps, r"\p{N}"))
+
+
+def command_r() -> tokenizers.Tokenizer:
+    """As transformers' own class has it."""
+    made = smollm()
+    made.normalizer = normalizers.NFC()
+    return made
+
+
 def qwen2() -> tokenizers.Tokenizer:
     made = _trained(_split(_LETTERS + r"|\p{N}" + _SIGNS + _SPLIT))
     made.normalizer = normalizers.NFC()
@@ -118,6 +162,12 @@ FAMILIES: Mapping[str, tuple[Callable[[], tokenizers.Tokenizer], dict[str, Any]]
     "smollm": (smollm, {"eos_token": SPECIAL[1]}),
     "llama-bpe": (llama3, {"bos_token": SPECIAL[0], "eos_token": SPECIAL[1]}),
     "qwen2": (qwen2, {"eos_token": SPECIAL[1], "pad_token": SPECIAL[0], "add_bos_token": False}),
+    "gpt-4o": (gpt4o, {"eos_token": SPECIAL[1], "add_bos_token": False}),
+    "seed-coder": (seed_coder, {"eos_token": SPECIAL[1], "add_bos_token": False}),
+    "qwen35": (qwen35, {"eos_token": SPECIAL[1], "add_bos_token": False}),
+    "deepseek-v3": (deepseek_v3, {"eos_token": SPECIAL[1], "add_bos_token": False}),
+    "deepseek-coder": (deepseek_coder, {"eos_token": SPECIAL[1], "add_bos_token": False}),
+    "command-r": (command_r, {"eos_token": SPECIAL[1], "add_bos_token": False}),
     "llama": (llama2, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}),
 }
 
@@ -227,6 +277,23 @@ def test_without_a_space_in_front(tmp_path: Path) -> None:
     assert made.decode(made.encode(" hello")) == " hello"
     first = made.encode("hello", add_special_tokens=False)[0]
     assert not made.spelling(int(first)).startswith("▁")
+
+
+def test_pieces_with_merges_of_their_own(tmp_path: Path) -> None:
+    """Gemma 4's: sentencepiece's way, but for the order of merges, and with no space in front."""
+    converted(tmp_path, "llama")
+    place = tmp_path / "model" / "tokenizer.json"
+    state = json.loads(place.read_text())
+    merges = [" ".join(merge) for merge in state["model"]["merges"]]
+    state["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    state["decoder"]["decoders"] = state["decoder"]["decoders"][:3]
+    place.write_text(json.dumps(state))
+    further = {"model": "gemma4", "merges": merges, "scores": None}
+    made = Tokenizer.load(converted(tmp_path, "llama", **further))
+    original = tokenizers.Tokenizer.from_str(json.dumps(state))
+    for text in TEXTS:
+        ids = original.encode(text, add_special_tokens=False).ids
+        assert made.encode(text, add_special_tokens=False).tolist() == ids, text
 
 
 def test_a_file_can_be_another_model_s_tokenizer(tmp_path: Path) -> None:

@@ -86,16 +86,46 @@ def test_a_bar_in_bytes_on_a_terminal(
     assert ("B/s" in written) == shown
 
 
-def test_harmless_extras_are_ignored(tmp_path: Path) -> None:
+STRAY = {
+    "lm_head.k_scale": torch.ones(1),
+    "model.layers.0.self_attn.attn.v_scale": torch.ones(1),
+    "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8),
+    "model.layers.0.self_attn.rotary_emb.cos_cached": torch.zeros(8),
+    "model.embeddings.position_ids": torch.zeros(8, dtype=torch.int64),
+    "mtp.layers.0.mlp.up_proj.weight": torch.zeros(8, dtype=torch.float8_e4m3fn),
+    "model.mtp.fc.weight": torch.zeros(8),
+    "v_head.summary.weight": torch.zeros(8),
+}
+
+
+def test_stray_tensors_are_passed_over_with_one_line(
+    single: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    edit(single, lambda tensors: tensors.update(STRAY))
+    caplog.set_level("INFO", "radixlm.models")
+    load(single)
+    [line] = [each.message for each in caplog.records]
+    assert "8 tensors" in line
+    assert "lm_head.k_scale" in line
+    assert "and 3 more" in line
+
+
+def test_a_head_of_its_own_in_a_tied_model(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, "llama", tie_word_embeddings=True)
+    own = torch.randn(load_config(folder).vocab_size, 64)
+    edit(folder, lambda tensors: tensors.update({"lm_head.weight": own}))
+    model = load(folder)
+    assert torch.equal(model.weights()["lm_head.weight"], own)
+    assert not torch.equal(model.embedding.weight, own)
 
-    def add(tensors: Tensors) -> None:
-        assert "lm_head.weight" not in tensors
-        tensors["lm_head.weight"] = torch.zeros(3)
-        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
 
-    edit(folder, add)
-    load(folder)
+def test_a_copy_of_the_embedding_is_no_head_of_its_own(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "llama", tie_word_embeddings=True)
+    name = "model.embed_tokens.weight"
+    edit(folder, lambda tensors: tensors.update({"lm_head.weight": tensors[name].clone()}))
+    model = load(folder)
+    assert "lm_head.weight" not in model.weights()
+    assert model.head.weight is model.embedding.weight
 
 
 def test_missing_tensor(single: Path) -> None:
@@ -158,11 +188,14 @@ def test_missing_shard(sharded: Path) -> None:
         load(sharded)
 
 
-def test_tensor_in_two_shards(sharded: Path) -> None:
+def test_the_index_says_which_shard_a_tensor_is_in(sharded: Path) -> None:
+    """The other has a stale one, and one that the index leaves out."""
+    right = load(sharded).weights()
     first, second = sorted(sharded.glob("model-*.safetensors"))[:2]
-    save_file(load_file(first) | load_file(second), second)
-    with pytest.raises(CheckpointError, match=f"{first.name} and in {second.name}"):
-        load(sharded)
+    stale = {name: torch.zeros_like(its) for name, its in load_file(second).items()}
+    save_file(load_file(first) | stale | {"model.layers.0.old": torch.ones(1)}, first)
+    loaded = load(sharded).weights()
+    assert all(torch.equal(loaded[name], its) for name, its in right.items())
 
 
 @pytest.mark.parametrize(
@@ -237,3 +270,23 @@ def test_what_is_loaded_is_what_is_listed(single: Path, name: str) -> None:
     load(single)
     assert {tensor.shard for tensor in survey(single).values()} == {path}
     assert ModelFolder(single).weights() == [path]
+
+
+@pytest.mark.parametrize("named", [{}, {"torch_dtype": "auto"}, {"dtype": None}])
+def test_weights_have_the_type_that_they_are_stored_in(
+    single: Path, named: dict[str, str | None]
+) -> None:
+    """Where config.json names none. A norm in float32 changes nothing."""
+    config = json.loads((single / "config.json").read_text())
+    config = {name: its for name, its in config.items() if name not in ("dtype", "torch_dtype")}
+    (single / "config.json").write_text(json.dumps(config | named))
+
+    def halved(tensors: Tensors) -> None:
+        norm = tensors["model.norm.weight"]
+        tensors |= {name: its.to(torch.float16) for name, its in tensors.items()}
+        tensors["model.norm.weight"] = norm
+
+    edit(single, halved)
+    assert load_config(single).dtype == torch.float16
+    (single / "model.safetensors").write_bytes(b"no header at all")
+    assert load_config(single).dtype == torch.float32

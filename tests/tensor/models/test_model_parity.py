@@ -52,6 +52,9 @@ def tokens(n: int) -> list[int]:
             for name in ARCHITECTURES
         ),
         ("qwen3", {"head_dim": 32, "attention_bias": True, "tie_word_embeddings": True}),
+        ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
+        ("glm4_moe", {"use_qk_norm": False, "n_group": 1, "topk_group": 1}),
+        ("llama4_text", {"use_qk_norm": False, "attn_temperature_tuning": False}),
         ("deepseek_v2", {"q_lora_rank": None, "topk_method": "greedy", "n_group": None}),
         ("deepseek_v3", {"attention_bias": True, "rope_interleave": False}),
         ("deepseek_v3", {"norm_topk_prob": False, "n_shared_experts": 2, "topk_group": 4}),

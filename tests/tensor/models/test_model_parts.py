@@ -144,10 +144,14 @@ def test_a_group_is_never_cut(tmp_path: Path) -> None:
 def test_gguf_files_are_cut(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "plain", "llama", **GROUPS)
     write_gguf(folder, tmp_path / "model.gguf", "F32")
-    head_dim = load_config(folder).head_dim
     expected = reference_logits(load_reference(folder), tokens(30))
     found = logits_of_ranks(
-        folder, tokens(30), 2, lambda _: GGUFCheckpoint(GGUFFile(tmp_path / "model.gguf"), head_dim)
+        folder,
+        tokens(30),
+        2,
+        lambda _: GGUFCheckpoint(
+            GGUFFile(tmp_path / "model.gguf"), load_config(tmp_path / "model.gguf")
+        ),
     )
     assert (found - expected).abs().max() <= 1e-4
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from radixlm.core.errors import ModelError
 from radixlm.models import PlainCheckpoint, load_config, load_model, open_checkpoint
 from radixlm.models.safetensors_files import Checkpoint
-from radixlm.products.gemm_choice import PLAIN
+from radixlm.products.gemm_choice import PLAIN, Choose, one_way
 from radixlm.testing.quantized_folders import write_mxfp4, write_plain
 from radixlm.testing.reference import make_checkpoint
 from tests.tensor.attention_cases import DenseAttend
@@ -28,14 +28,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @torch.inference_mode()
-def logits(folder: Path, checkpoint: Checkpoint) -> Tensor:
+def logits(folder: Path, checkpoint: Checkpoint, choose: Choose = lambda *_: PLAIN) -> Tensor:
     config, cpu = load_config(folder), torch.device("cpu")
     model = load_model(
         checkpoint,
         config,
         dtype=torch.float32,
         device=cpu,
-        choose=lambda *_: PLAIN,
+        choose=choose,
         progress=False,
     )
     rows = torch.arange(40)
@@ -47,6 +47,8 @@ def test_blocks_are_the_weights_that_they_stand_for(folders: tuple[Path, Path]) 
     expected = logits(plain, PlainCheckpoint(plain))
     found = logits(quantized, open_checkpoint(quantized))
     assert (found - expected).abs().max() <= 1e-4
+    packed = logits(quantized, open_checkpoint(quantized), one_way)
+    assert (packed - expected).abs().max() <= 1e-3  # rows are not rounded
 
 
 @pytest.mark.parametrize(

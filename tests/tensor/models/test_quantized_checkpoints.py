@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from radixlm.formats.files import QUANTIZERS
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model, open_checkpoint
 from radixlm.products.gemm_choice import Choose, one_way
 from radixlm.products.quantized import MIDDLE, QuantizedWeight
+from radixlm.testing.float_folders import FloatRecipe
 from radixlm.testing.quantized_folders import (
     AWQ_ORDER,
     Recipe,
@@ -44,6 +45,7 @@ Tensors = dict[str, Tensor]
 Section = dict[str, Any]
 CPU = torch.device("cpu")
 TOKENS = list(range(3, 60))
+FLOATS: tuple[Literal["fp8", "fbgemm_fp8"], ...] = ("fp8", "fbgemm_fp8")
 # What activations in 8 bits change of these logits, which random weights magnify; a wrong weight
 # changes all of them.
 ROUNDING = 0.12
@@ -313,7 +315,7 @@ DAMAGES: list[tuple[Recipe, Callable[[Tensors], object], str]] = [
     (Recipe("awq"), filled("qzeros", 0), r"zero points .*up_proj\.weight' are not all 8"),
     (Recipe("int-quantized"), filled("weight", 8), "holds numbers of more than 4 bits"),
     (AWQ, lambda t: t.update({f"{MODULE}weight": torch.zeros(256, 128)}), "floats and quantized"),
-    (AWQ, lambda t: t.update({f"{MODULE}k_scale": torch.zeros(1)}), r"holds .*up_proj\.k_scale"),
+    (AWQ, lambda t: t.update({f"{MODULE}w_scale": torch.zeros(1)}), r"holds .*up_proj\.w_scale"),
     (AWQ, lambda t: t.update({"model.norm.weight": torch.zeros(128).char()}), "norm.* type I8"),
 ]
 
@@ -360,13 +362,11 @@ STATIC = {"num_bits": 8, "type": "int", "dynamic": False}
 REFUSED: list[tuple[Any, str]] = [
     ([], "'quantization_config' is .*an object or null"),
     ({}, "quant_method' is 'none'.*compressed-tensors, gptq, awq"),
-    ({"quant_method": "fp8"}, "quant_method' is 'fp8'.*compressed-tensors, gptq, awq"),
-    (PACKED.section | {"format": "float-quantized"}, "format' is 'float-.*pack-quantized, int-"),
-    (PACKED.section | {"format": "nvfp4-pack-quantized"}, "format' is 'nvfp4-pack-quantized'"),
+    ({"quant_method": "hqq"}, "quant_method' is 'hqq'.*compressed-tensors, gptq, awq"),
+    (PACKED.section | {"format": "marlin-24"}, "format' is 'marlin-24'.*pack-quantized, int-"),
     (PACKED.section | {"config_groups": {}}, "config_groups' is {}.*one group"),
     (PACKED.section | {"config_groups": {"a": {}, "b": {}}}, "config_groups' is .*one group"),
     (PACKED.section | {"config_groups": {"W4A16": ["Linear"]}}, "an object or null"),
-    (PACKED.section | {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme' is .*null"),
     (PACKED.section | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity.*dense"),
     (PACKED.section | {"transform_config": {"config_groups": {}}}, "transform_config' is .*null"),
     (compressed(num_bits=3), "group_0.weights.num_bits' is 3.*4, 8"),
@@ -382,7 +382,8 @@ REFUSED: list[tuple[Any, str]] = [
     (group(input_activations=FLOAT8), "input_activations.type' is 'float'.*int"),
     (group(input_activations=STATIC), "input_activations.dynamic' is False.*true"),
     (group(output_activations=STATIC), "output_activations' is .*null"),
-    (group(format="mxfp4-pack-quantized"), "group_0.format' is 'mxfp4-pack-quantized'"),
+    (group(format="mxfp8-quantized"), "group_0.format' is 'mxfp8-quantized'"),
+    (group(format="mxfp4-pack-quantized"), "group_0.weights.type' is 'int'.*float"),
     (GPTQ.section | {"bits": 3}, "quantization_config.bits' is 3.*4, 8"),
     (GPTQ.section | {"bits": None}, "quantization_config.bits' is missing"),
     (GPTQ.section | {"group_size": 2**40}, "group_size' is 1099511627776"),
@@ -410,6 +411,7 @@ def test_other_schemes_are_refused_with_field_and_value(
 
 
 ACCEPTED: list[tuple[Recipe, Section]] = [
+    (PACKED, PACKED.section | {"kv_cache_scheme": {"num_bits": 8}}),
     (PACKED, compressed(actorder="static", strategy=None, observer="minmax")),
     (PACKED, group(input_activations={"num_bits": 8, "type": "int", "dynamic": True})),
     (PACKED, group(format=None) | {"sparsity_config": {"format": "dense"}, "transform_config": {}}),
@@ -442,6 +444,8 @@ def test_a_missing_g_idx_means_no_order_of_its_own(plain: Path, tmp_path: Path) 
         load(folder)
 
 
-def test_the_methods_are_those_that_are_named_elsewhere(plain: Path, tmp_path: Path) -> None:
-    recipes = {recipe.section["quant_method"]: recipe for recipe in (PACKED, GPTQ, AWQ)}
-    assert {*recipes, "mxfp4"} == set(QUANTIZERS)  # that one has files of its own kind
+def test_the_methods_are_those_that_are_named_elsewhere() -> None:
+    of_integers = {recipe.section["quant_method"] for recipe in (PACKED, GPTQ, AWQ)}
+    of_floats = {FloatRecipe(name).section["quant_method"] for name in FLOATS}
+    others = {"mxfp4", "modelopt", "modelopt_fp4"}
+    assert of_integers | of_floats | others == set(QUANTIZERS)

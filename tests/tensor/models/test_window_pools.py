@@ -9,7 +9,7 @@ import pytest
 
 from radixlm import Engine, RequestOutput, SamplingParams
 from radixlm.core.errors import ConfigError
-from radixlm.testing.reference import make_checkpoint
+from radixlm.testing.reference import greedy, load_reference, make_checkpoint
 
 FLAGS = {"dtype": "float32", "kv_tokens": 1_000, "chunked_prefill_size": 16}
 PARAMS = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
@@ -48,6 +48,23 @@ def test_tombstones_change_no_token(gemma: Path) -> None:
         assert any(node.tombstones for node in engine.snapshot().nodes)
         engine.flush_cache()
         assert engine.stats().swa_free == stats.swa_capacity
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.1])
+def test_chunks_as_transformers_sees_them(tmp_path: Path, ratio: float) -> None:
+    """Chunks of 24 tokens: steps of prompts begin and end within them, answers go on into others,
+    and of some only the last tokens have slots.
+    """
+    folder = make_checkpoint(tmp_path, "llama4_text")
+    asked = [*prompts(), *(prompts()[5][:n] for n in (23, 24, 25, 47, 49))]
+    expected = [tuple(each) for each in greedy(load_reference(folder), asked, 24).tokens]
+    with Engine(str(folder), swa_full_tokens_ratio=ratio, **FLAGS) as engine:
+        assert ids([engine.generate([one], PARAMS)[0] for one in asked]) == expected
+        assert ids(engine.generate(asked, PARAMS)) == expected
+        stats = engine.stats()
+        assert (stats.swa_evicted_tokens > 0) == (ratio < 1)
+        assert stats.cached_tokens > 200
+        assert stats.leaks == 0
 
 
 def test_the_same_bits_are_refused_before_weights_are_read(gemma: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -15,25 +16,44 @@ from radixlm.layers.linear import Linear
 from radixlm.layers.mlps import MLP
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import GemmChoice, ProductTable, one_way
-from radixlm.products.quantized import FP4_ZERO, QuantizedWeight, from_mxfp4, quantize, stacked
-from radixlm.products.quantized_products import QuantizedProduct, forms_of
+from radixlm.products.quantized import (
+    E2M1,
+    QuantizedWeight,
+    e4m3,
+    from_mxfp4,
+    quantize,
+    quantize_e4m3,
+    stacked,
+)
+from radixlm.products.quantized_products import DTYPES, QuantizedProduct, forms_of
 
 CPU = torch.device("cpu")
-KINDS = ["8", "8/16+", "8/32", "4", "4/32+", "4/64", "4/32 fp4"]
+FLOATS = ["8 e4m3", "8/64 e4m3", "4/16 e2m1", "4/32 e2m1"]
+KINDS = ["8", "8/16+", "8/32", "4", "4/32+", "4/64", *FLOATS]
 # Each is compiled: of which type rows are is one part of a kernel, of what kind weights another.
 KINDS_AND_TYPES = [
     *((kind, torch.float32) for kind in KINDS),
-    *((kind, torch.bfloat16) for kind in ("8", "4/32+")),
+    *((kind, torch.bfloat16) for kind in ("8", "4/32+", "8/64 e4m3", "4/16 e2m1")),
 ]
 
 
 def random_weight(outputs: int, inputs: int, kind: str) -> QuantizedWeight:
-    """kind: bits/group, and + for offsets."""
-    bits, _, group = kind.removesuffix(" fp4").removesuffix("+").partition("/")
+    """kind: bits/group, + for offsets, and what codes are, if no integers."""
+    kind, _, numbers = kind.partition(" ")
+    bits, _, group = kind.removesuffix("+").partition("/")
     made = quantize(torch.randn(outputs, inputs) / 10, bits=int(bits), group=int(group or 0))
-    if kind.endswith("fp4"):
-        return replace(made, fp4=True, zero=FP4_ZERO)
+    if numbers == "e4m3":  # all but the two that are no numbers
+        codes = torch.arange(outputs * inputs).view(outputs, inputs) % 254
+        codes += codes >= 127
+        return replace(made, codes=codes.to(torch.uint8), zero=0, numbers="e4m3")
+    if numbers == "e2m1":
+        return replace(made, zero=0, numbers="e2m1")
     return replace(made, offsets=torch.randn_like(made.scales) / 100) if "+" in kind else made
+
+
+def as_multiplied(x: Tensor, weight: QuantizedWeight) -> Tensor:
+    """Floats are multiplied with rows as they are."""
+    return rounded(x, weight.group) if weight.numbers == "int" else x.float()
 
 
 def rounded(x: Tensor, group: int) -> Tensor:
@@ -59,6 +79,17 @@ def test_the_nearest_codes(bits: int, group: int) -> None:
     assert torch.equal(made.dequantized()[3], weight[3])
 
 
+def test_the_nearest_floats() -> None:
+    weight = torch.randn(7, 96, generator=torch.Generator().manual_seed(0))
+    weight[3] = 0
+    made = quantize_e4m3(weight)
+    made.check("a.weight")
+    assert torch.equal(made.dequantized()[3], weight[3])
+    # Half of a step: of the last of three bits, or of the smallest number.
+    most = torch.maximum(weight.abs() / 16, made.scales * 2.0**-10) * 1.001
+    assert ((made.dequantized() - weight).abs() <= most).all()
+
+
 def test_weights_of_one_kind_are_stacked() -> None:
     one, two = (random_weight(8, 64, "4/32+") for _ in range(2))
     both = torch.cat([one.dequantized(), two.dequantized()])
@@ -67,6 +98,41 @@ def test_weights_of_one_kind_are_stacked() -> None:
     assert torch.allclose(other.dequantized(), both, atol=1e-6)
     order = torch.randperm(16)
     assert torch.equal(stacked([one, two]).rows(order).dequantized(), both[order])
+
+
+def test_all_codes_of_floats() -> None:
+    """What they stand for, and that products have exactly that."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    codes[[127, 255]] = 0  # no numbers
+    numbers = e4m3(codes)
+    assert torch.equal(numbers, codes.view(torch.float8_e4m3fn).float())
+    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    levels = torch.cat([levels, -levels])
+    assert torch.equal(levels, torch.tensor(E2M1))
+    of_four = codes % 16
+    eight = QuantizedWeight(codes.repeat(64, 1).T, torch.ones(256, 1), None, 8, 0, "e4m3")
+    four = QuantizedWeight(of_four.repeat(64, 1).T, torch.ones(256, 1), None, 4, 0, "e2m1")
+    x = torch.eye(64)
+    for weight, wanted in ((eight, numbers), (four, levels[of_four.long()])):
+        for dtype, form in itertools.product(DTYPES, forms_of(weight)):
+            made = QuantizedProduct(weight, None, dtype, torch.float32, lambda _, form=form: form)
+            assert torch.equal(made(x.to(dtype)), wanted.repeat(64, 1))
+
+
+def test_codes_that_are_no_numbers() -> None:
+    weight = random_weight(8, 64, "8 e4m3")
+    weight.check("a.weight")
+    weight.codes[3, 5] = 255
+    with pytest.raises(CheckpointError, match=r"'a\.weight' holds codes that are no numbers"):
+        weight.check("a.weight")
+
+
+def test_scales_of_large_groups_of_floats_are_not_rounded() -> None:
+    weight, x = random_weight(64, 128, "8/64 e4m3"), torch.randn(5, 128)
+    wanted = functional.linear(x.double(), weight.dequantized().double()).float()
+    for form in forms_of(weight):
+        made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
+        torch.testing.assert_close(made, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -85,7 +151,7 @@ def test_scales_that_are_no_numbers(number: float) -> None:
 def test_products(outputs: int, inputs: int, kind: str, dtype: torch.dtype) -> None:
     weight, bias = random_weight(outputs, inputs, kind), torch.randn(outputs)
     x = torch.randn(40, inputs).to(dtype)
-    wanted = functional.linear(rounded(x, weight.group), weight.dequantized(), bias)
+    wanted = functional.linear(as_multiplied(x, weight), weight.dequantized(), bias)
     for form in forms_of(weight):
         made = QuantizedProduct(weight, bias, dtype, torch.float32, lambda _, form=form: form)
         # Scales are float16 in groups.
@@ -106,13 +172,14 @@ def test_a_row_has_the_same_bits_in_any_company_and_form(kind: str) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_no_number_is_seen_in_its_row_alone(number: float) -> None:
-    weight, x = random_weight(64, 64, "4/32"), torch.randn(4, 64)
+@pytest.mark.parametrize("kind", ["4/32", "4/32 e2m1"])
+def test_what_is_no_number_is_seen_in_its_row_alone(kind: str, number: float) -> None:
+    weight, x = random_weight(64, 64, kind), torch.randn(4, 64)
     x[2, 40] = number
     x[3] = 0
     for form in forms_of(weight):
         made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
-        assert made[2].isnan().all()
+        assert not made[2].isfinite().any()
         assert made[[0, 1, 3]].isfinite().all()
         assert not made[3].any()
 
@@ -141,8 +208,8 @@ def test_mxfp4() -> None:
     x = torch.randn(5, 96)
     for form in forms_of(weight):
         made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
-        exact = functional.linear(rounded(x, 32), wanted)
-        torch.testing.assert_close(made, exact, rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
+        exact = functional.linear(x, wanted)
+        torch.testing.assert_close(made, exact, rtol=1e-6, atol=1e-6 * float(exact.abs().max()))
 
 
 def filled(linear: Linear) -> Linear:

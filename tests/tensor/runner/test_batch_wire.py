@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment, WindowMoves
+from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.runner.batch_wire import packed, unpacked
 from radixlm.runner.model_runner import ForwardBatch
@@ -27,7 +28,9 @@ def batch() -> ScheduledBatch:
     decoding = make_row(range(7), start=6, table_row=1)
     decoding = replace(decoding, segments=path, remaps=(Remap(0, slots), Remap(3, slots[:1])))
     asked = SamplingParams(prompt_logprobs=2, logprob_start_len=3)
-    return ScheduledBatch((chunk, decoding, make_row(range(9), start=0, params=asked)))
+    last = make_row(range(9), start=0, params=asked)
+    long = replace(decoding.request, namespace=Namespace(long_rope="long"))
+    return ScheduledBatch((chunk, replace(decoding, request=long), last))
 
 
 def test_what_is_computed_is_the_same() -> None:
@@ -40,7 +43,8 @@ def test_what_is_computed_is_the_same() -> None:
         assert its.tokens[its.start :].tolist() == mine.tokens[mine.start :].tolist()
         both = zip(mine.remaps, its.remaps, strict=True)
         assert all(a.start == b.start and a.slots.tolist() == b.slots.tolist() for a, b in both)
-    a, b = (ForwardBatch.from_scheduled(each, CPU) for each in (given, taken))
+    a, b = (ForwardBatch.from_scheduled(each, CPU, 1_000) for each in (given, taken))
+    assert a.positions[:6].tolist() == [*range(1_002, 1_007), 6], "rows turn alike"
     for name in ("token_ids", "positions", "slots", "logit_rows"):
         assert getattr(a, name).tolist() == getattr(b, name).tolist(), name
     assert len(a.logit_rows) > len(a.sampling), "no log-probabilities of a prompt"

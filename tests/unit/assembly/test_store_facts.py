@@ -132,23 +132,23 @@ def test_a_value_that_has_no_words_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "is_long"),
+    ("flags", "short_length"),
     [
-        ({}, True),
-        ({"context_length": 129}, True),
-        ({"context_length": 128}, False),
-        ({"kv_tokens": 100}, True),
-        ({"context_length": 129, "kv_tokens": 100}, True),
-        ({"context_length": 100, "kv_tokens": 1000}, False),
+        ({}, 128),
+        ({"context_length": 129}, 128),
+        ({"context_length": 128}, None),
+        ({"kv_tokens": 100}, None),
+        ({"context_length": 100, "kv_tokens": 1000}, None),
     ],
 )
-def test_the_pool_s_size_turns_no_key(flags: dict[str, int], is_long: bool) -> None:
-    """LongRoPE's factors: of the longest request by the model and --context-length."""
+def test_requests_turn_keys_in_two_ways_where_they_can_be_long(
+    flags: dict[str, int], short_length: int | None
+) -> None:
+    """And each way is the same in any context: stored keys are of one of them."""
     reached = reached_of(EngineConfig(**flags), PHI)
     assert reached.context_length == min(flags.values(), default=512)
-    wanted = PHI.rope.within(512 if is_long else 128).frequencies(16)
-    assert torch.equal(reached.rope.frequencies(16), wanted)
-    assert not torch.equal(wanted, PHI.rope.within(128 if is_long else 512).frequencies(16))
+    assert reached.short_length == short_length
+    assert reached.rope == PHI.rope
 
 
 class Model:
@@ -192,7 +192,6 @@ def test_what_changes_keys_changes_the_identity(model: Model) -> None:
         model.identity(**flags)
         for flags in (
             {},
-            {"context_length": 128},
             {"kv": torch.bfloat16},
             {"kv_cache_dtype": "int8"},
             {"quantization": "int8"},
@@ -202,7 +201,7 @@ def test_what_changes_keys_changes_the_identity(model: Model) -> None:
         )
     ]
     assert len(set(found)) == len(found)
-    same = ({"context_length": 256}, {"kv_tokens": 100}, {"kv_tokens": 5000}, {"threads": 1})
+    same = ({"context_length": 128}, {"kv_tokens": 100}, {"kv_tokens": 5000}, {"threads": 1})
     assert {model.identity(**flags) for flags in same} == {found[0]}
     model.write("config.json", json.dumps({**HF, "rope_theta": 9e3}).encode())
     assert model.identity() not in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from typing import Any
@@ -153,3 +154,16 @@ def test_requests_and_errors_survive_pickling() -> None:
     error = RequestTooLargeError("long", param="prompt", prompt_tokens=9, longest_prompt=5)
     again = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert (str(again), again.param, again.longest_prompt) == ("long", "prompt", 5)
+
+
+def test_long_requests_have_a_namespace_of_their_own():
+    own = Namespace("fr@1f", "salt", "more")
+    assert own.of_length(96, 96) == own.of_length(97, None) == own
+    long = own.of_length(97, 96)
+    assert long != own
+    assert long.of_length(96, 96) == own, "a retracted one may be short again"
+    assert Namespace.unpacked(long.packed()) == long
+    assert json.loads(own.packed()) == [*own[:3]], "as in stores of before"
+    for wrong in (["a"], [1, "", ""], [""] * 5, {}):
+        with pytest.raises(ValueError, match="no namespace"):
+            Namespace.unpacked(json.dumps(wrong).encode())

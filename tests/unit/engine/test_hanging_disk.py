@@ -71,7 +71,7 @@ def test_an_idle_engine_says_that_it_let_go() -> None:
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     thread = EngineThread(bench.core, inbox, lambda _: None, bench.time)
     thread.start()
-    assert until(lambda: thread.stats.disk_hung == 1, 30)
+    assert until(lambda: thread.stats.disk_hung == 1)
     assert thread.stats.kv_locked == 0
     inbox.put(Stop())
     thread.join(30)

@@ -55,6 +55,57 @@ def read(tmp_path: Path, content: bytes) -> GGUFFile:
     return GGUFFile(path)
 
 
+def split(folder: Path, count: int = 3) -> list[Path]:
+    """A file of `count` tensors in as many parts."""
+    writer = gguf.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=1)
+    writer.add_uint32("k", 7)
+    for number in range(count):
+        writer.add_tensor(f"t{number}", np.full((2, 4), number, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(folder.glob("m-*.gguf"))
+
+
+def test_a_split_file_is_read_from_any_part(tmp_path: Path) -> None:
+    parts = split(tmp_path)
+    for part in parts:
+        file = GGUFFile(part)
+        assert (file.path, file.paths) == (parts[0], parts)
+        assert (file.metadata["k"], list(file.tensors)) == (7, ["t0", "t1", "t2"])
+        assert file.data("t2").view(np.float32).tolist() == [2.0] * 8
+        assert file.data("t1", part=1).view(np.float32).tolist() == [1.0] * 4
+
+
+def test_what_is_wrong_with_parts_is_named(tmp_path: Path) -> None:
+    parts = split(tmp_path)
+    other = tmp_path / "whole.gguf"
+    other.write_bytes(parts[0].read_bytes())
+    with pytest.raises(CheckpointError, match=r"split\.count' is 3, but its name says"):
+        GGUFFile(other)
+    second = parts[1].read_bytes()
+    parts[1].write_bytes(parts[2].read_bytes())
+    with pytest.raises(CheckpointError, match=r"'t2' is in m-00003-of-00003\.gguf, too"):
+        GGUFFile(parts[0])
+    parts[1].write_bytes(second)
+    parts[2].unlink()
+    with pytest.raises(CheckpointError, match=r"m-00003-of-00003\.gguf cannot be read: .*No such"):
+        GGUFFile(parts[0])
+    parts[2].write_bytes(second.replace(b"t1", b"t9"))
+    parts[0].write_bytes(
+        parts[0].read_bytes().replace(b"split.tensors.count", b"split.tensors.cxunt")
+    )
+    assert list(GGUFFile(parts[0]).tensors) == ["t0", "t1", "t9"]
+    count = struct.pack("<I", 3)
+    whole = parts[0].read_bytes().replace(b"split.tensors.cxunt", b"split.tensors.count")
+    at = whole.index(b"split.tensors.count") + 23
+    assert whole[at : at + 4] == count
+    parts[0].write_bytes(whole[:at] + struct.pack("<I", 4) + whole[at + 4 :])
+    with pytest.raises(CheckpointError, match=r"split\.tensors\.count' is 4, but there are 3"):
+        GGUFFile(parts[0])
+
+
 def test_what_ggml_s_writer_writes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     writer = gguf.GGUFWriter(path, "llama")
@@ -170,7 +221,7 @@ UNSUPPORTED: dict[str, tuple[bytes, str]] = {
     "version 1": (head(version=1), "version 1 of GGUF; supported: 2 and 3"),
     "version 4": (head(version=4), "version 4"),
     "big-endian": (head(version=3 << 24), "big-endian GGUF"),
-    "IQ": (head((), [("a", (256,), 16, 0)], data=999), "tensor 'a' .*type IQ2_XXS.*Q4_K"),
+    "later": (head((), [("a", (256,), 40, 0)], data=999), "tensor 'a' .*type NVFP4.*Q4_K"),
     "unknown": (head((), [("a", (256,), 999, 0)], data=999), "tensor 'a' .*type 999"),
 }
 

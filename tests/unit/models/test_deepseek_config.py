@@ -10,6 +10,7 @@ import pytest
 from radixlm.core.errors import UnsupportedModelError
 from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.grouped_router import GroupedRouting
+from radixlm.models.families.grouped_experts import SIGMOIDS
 from radixlm.models.model_config import ModelConfig
 
 # Of DeepSeek-V3's config.json, but for what weights are stored in; R1's is the same.
@@ -100,7 +101,7 @@ def test_v3_as_published() -> None:
     assert (experts.number, experts.chosen, experts.size, experts.shared) == (256, 8, 2048, 2048)
     assert experts.layers == (False,) * 3 + (True,) * 58
     assert (experts.scale, experts.renormalised) == (2.5, True)
-    assert experts.routing == GroupedRouting("sigmoid", True, groups=8, chosen_groups=4, best=2)
+    assert experts.routing == SIGMOIDS._replace(groups=8, chosen_groups=4)
     assert traits.spare_layers == 1
 
 

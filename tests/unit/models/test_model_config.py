@@ -21,6 +21,7 @@ def hf(model_type: str = "llama", **fields: Any) -> dict[str, Any]:
         "intermediate_size": 96,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
+        "num_key_value_heads": 4,
         "max_position_embeddings": 2048,
     }
     return base | fields
@@ -194,9 +195,9 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         (hf("gemma2", query_pre_attn_scalar=-1), "query_pre_attn_scalar", "-1"),
         (hf(model_type=["llama"]), "model_type", "llama"),
         (hf(hidden_act="gelu"), "hidden_act", "gelu"),
-        (hf(num_local_experts=8), "num_local_experts", "8"),
+        (hf(num_local_experts=8), "num_experts", "8"),
         (hf("gemma", num_experts=8), "num_experts", "8"),
-        (hf("mixtral"), "num_experts", "missing"),
+        (hf("mixtral", num_local_experts=0), "num_experts", "missing"),
         (hf("mixtral", num_local_experts=-1), "num_local_experts", "-1"),
         (
             hf("qwen3_moe", num_experts=4, num_experts_per_tok=5),
@@ -302,7 +303,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
             "max_window_layers",
             "28",
         ),
-        (hf(hidden_size=None), "hidden_size", "missing"),
+        (hf("deepseek_v2"), "num_experts_per_tok", "missing"),
         (hf(hidden_size="64"), "hidden_size", "64"),
         (hf(vocab_size=0), "vocab_size", "0"),
         (hf(vocab_size=True), "vocab_size", "True"),

@@ -17,8 +17,8 @@ from radixlm.parsers.families import (
 )
 from radixlm.parsers.formats import FORMATS
 from radixlm.parsers.run import LOOK_AHEAD
+from radixlm.parsers.thoughts import APRIEL, HUNYUAN, THINK, THOUGHTS
 from radixlm.parsers.thoughts import SEED as SEED_THOUGHTS
-from radixlm.parsers.thoughts import THINK
 from tests.unit.parsers.readings import parser_of, read
 
 NOW = '{"name": "now", "arguments": {}}'
@@ -96,6 +96,42 @@ def test_a_call_in_open_thoughts_ends_them(form, thoughts, call):
     assert (late.reasoning, late.text) == ("I look.", "More.\n\nDone.")
     held = read(form, text, thoughts=thoughts, mends=False)
     assert (held.calls, held.text) == ([], "Done.")
+
+
+@pytest.mark.parametrize("thoughts", dict.fromkeys(filter(None, THOUGHTS.values())))
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_tag_that_comes_twice_is_dropped_once(thoughts, opened):
+    """The second one was said: in an answer about these tags, say."""
+    begin, end = thoughts.begin, thoughts.end
+    for form in (None, HERMES):
+        for text in (f"{end}{end}", f"{end} {end}", f"{begin}{end}{end}"):
+            answer = read(form, text, thoughts=thoughts, opened=opened)
+            assert (answer.reasoning, answer.text) == ("", end), text
+        answer = read(form, f"{begin}{begin}Hm.{end}A{end}B{begin}", thoughts=thoughts)
+        assert answer.reasoning == f"{begin.lstrip()}Hm."
+        assert answer.text == f"A{end}B{begin}"
+
+
+def test_a_forgotten_end_of_thoughts_is_dropped_once():
+    call = f"<tool_call>{NOW}</tool_call>"
+    for said in ("</think></think>Done.", "</think>Done.</think>", "Done.</think></think>"):
+        answer = read(HERMES, f"<think>I look.{call}{said}", thoughts=THINK)
+        assert (answer.reasoning, answer.text) == ("I look.", said.replace("</think>", "", 1))
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "text", "said"),
+    [
+        (HUNYUAN, "<answer>A</answer>B</answer>", "AB</answer>"),
+        (HUNYUAN, "</think><answer><answer>A</answer>", "<answer>A"),
+        (HUNYUAN, "It is <answer>A</answer>.", "It is <answer>A</answer>."),
+        (HUNYUAN, "<think>Hm.</think>Write <answer>A</answer>.", "Write <answer>A</answer>."),
+        (APRIEL, "A[END FINAL RESPONSE]B[END FINAL RESPONSE]", "AB[END FINAL RESPONSE]"),
+    ],
+)
+def test_tags_around_an_answer_are_dropped_as_a_pair(thoughts, text, said):
+    assert read(None, text, thoughts=thoughts).text == said
+    assert read(HERMES, text, thoughts=thoughts).text == said
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS.values() if form.call == JSON.call])

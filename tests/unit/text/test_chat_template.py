@@ -173,6 +173,31 @@ def test_sources_in_their_order(tmp_path: Path):
         ChatTemplate.load(tmp_path, tmp_path)
 
 
+def test_templates_in_files_of_their_own(tmp_path: Path):
+    _config(tmp_path, None)
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "json {{ bos_token }}"}')
+    assert ChatTemplate.load(tmp_path).render(HELLO) == "json <b>"
+    more = tmp_path / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("tools")
+    (more / "rag.jinja").write_text("{% broken")
+    _config(tmp_path, "config")
+    template = ChatTemplate.load(tmp_path)
+    assert template.render(HELLO) == "config"
+    assert template.render(HELLO, tools=[{"name": "f"}]) == "tools"
+    (tmp_path / "chat_template.jinja").write_text("file")
+    template = ChatTemplate.load(tmp_path)
+    assert (template.render(HELLO), template.render(HELLO, tools=[{}])) == ("file", "tools")
+
+
+def test_templates_may_name_all_tokens_of_the_config(tmp_path: Path):
+    tokens = {"image_token": "<i>", "sep_token": {"content": "<s>"}, "add_bos_token": True}
+    config = {"chat_template": "{{ image_token }}{{ sep_token }}{{ x_token }}", **tokens}
+    config["extra_special_tokens"] = {"x_token": "<x>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert ChatTemplate.load(tmp_path).render(HELLO) == "<i><s><x>"
+
+
 def test_named_templates(tmp_path: Path):
     _config(tmp_path, [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}])
     assert ChatTemplate.load(tmp_path).render(HELLO) == "d"

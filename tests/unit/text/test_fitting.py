@@ -196,3 +196,34 @@ def test_what_a_template_refuses_all_the_same_is_tried_in_other_ways() -> None:
     assert "You may call functions." in text
     with pytest.raises(InvalidRequestError, match="only text parts"):
         template.render_chat([user([{"type": "image_url"}])], described=True)
+
+
+PARTS = (
+    "{% for m in messages %}[{{ m.role }}]"
+    "{% if m.role == 'system' %}{{ m.content if m.content is string else m.content[0].text }}"
+    "{% elif m.content is string %}{{ m.content }}"
+    "{% else %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "system", "user"),
+    [
+        (PARTS, "a\nb", "<a><b>"),
+        ("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", "a\nb", "a\nb"),
+        ("{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}", "a\nb", "a\nb"),
+        ("{% for m in messages %}[{{ m.role }}]{{ m | tojson }}{% endfor %}", r"a\nb", r"a\nb"),
+        ("{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}{% endfor %}", "a\nb", "a\nb"),
+    ],
+)
+def test_several_texts_are_parts_where_a_template_reads_them(source: str, system: str, user: str):
+    """Where it reads all of them: this one's first takes only the first of a system message."""
+    content = [{"type": "text", "text": text} for text in "ab"]
+    said = [{"role": role, "content": content} for role in ("system", "user")]
+    text = ChatTemplate(source).render_chat(said, described=False)
+    assert system in text.partition("[user]")[0]
+    assert user in text.partition("[user]")[2]
+    one = ChatTemplate(source).render_chat(
+        [{"role": "user", "content": content[:1]}], described=False
+    )
+    assert "<a>" not in one

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tokenizers
 from tokenizers import decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from radixlm.core.errors import InvalidRequestError, ModelError
 from radixlm.text.token_bytes import read_decoder
@@ -93,7 +94,7 @@ DIGEST = (
 @pytest.mark.parametrize("make", [byte_level, sentencepiece_like, metaspace])
 def test_the_same_tokenizer_has_the_same_digest_in_another_process(make, tmp_path: Path):
     own = Tokenizer(make(), {}).digest
-    write_folder(tmp_path, make(), {"eos_token": "<|end|>"})
+    write_folder(tmp_path, make(), {"eos_token": "<|not there|>"})
     command = [sys.executable, "-c", DIGEST, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     assert done.stdout == f"{own}\n"
@@ -277,3 +278,49 @@ def test_special_tokens_that_a_text_spells_are_found():
     assert found == {text: tokenizer.token_id(text) for text in ("<|a|>", "｜D｜")}
     assert tokenizer.special_in("no marker") == {}
     assert Tokenizer(byte_level(), {}).special_in("<|a|>") == {}
+
+
+# What fine-tunes write: tokens of a chat that tokenizer.json does not know, or not as special.
+NAMED = {
+    "added_tokens_decoder": {
+        "{think}": {"content": "<think>", "special": True, "normalized": False},
+        "{after}": {"content": "<|call|>", "special": False, "normalized": False},
+        "{last}": {"content": "<|eot|>", "special": True, "normalized": False},
+    },
+    "eos_token": {"content": "<|eot|>", "__type": "AddedToken"},
+    "pad_token": "<|pad|>",
+    "additional_special_tokens": ["the", "<|nowhere|>"],
+    "extra_special_tokens": {"image_token": "hello"},
+    "add_bos_token": False,
+}
+
+
+def test_tokens_that_only_the_config_names(tmp_path: Path):
+    backend = byte_level()
+    size = backend.get_vocab_size()
+    ids = {"{think}": backend.token_to_id("<think>"), "{after}": size, "{last}": size + 1}
+    decoder = {str(ids[at]): entry for at, entry in NAMED["added_tokens_decoder"].items()}
+    write_folder(tmp_path, backend, {**NAMED, "added_tokens_decoder": decoder})
+    beside = {"bos_token": "<|start|>", "eos_token": "<|other|>"}
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps(beside))
+    tokenizer = Tokenizer.load(tmp_path)
+    right = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    for name in ("<think>", "<|call|>", "<|eot|>", "the", "hello"):
+        found = tokenizer.encode(name, add_special_tokens=False).tolist()
+        assert found == right.encode(name, add_special_tokens=False)
+        assert [tokenizer.spelling(each) for each in found] == [name]
+        assert (found[0] in tokenizer.special_ids) == (name != "<|call|>"), name
+    assert tokenizer.eos_token_id == right.eos_token_id == size + 1
+    assert tokenizer.bos_token_id == tokenizer.token_id("<|start|>")
+    # No model has an id for them.
+    assert tokenizer.vocab_size == size + 2
+    assert tokenizer.token_id("<|pad|>") is None
+
+
+@pytest.mark.parametrize(
+    "decoder", [7, {"x": {"content": "a"}}, {"1": "a"}, {"1": {"content": 3}}, {"1": {}}]
+)
+def test_added_tokens_that_are_none(tmp_path: Path, decoder: object):
+    write_folder(tmp_path, byte_level(), {"added_tokens_decoder": decoder})
+    with pytest.raises(ModelError, match="added_tokens_decoder"):
+        Tokenizer.load(tmp_path)

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import pytest
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
@@ -38,7 +40,7 @@ def quantized(method: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("files", "what"),
     [
-        (quantized("fp8"), "quantized with FP8"),
+        (quantized("quark"), "quantized with Quark"),
         (quantized("bitsandbytes"), "quantized with bitsandbytes"),
         (quantized("hqq"), "quantized with HQQ"),
         (quantized("new"), "quantized with 'new'"),
@@ -51,7 +53,10 @@ def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
     assert what in error.message
     assert "not supported yet" in error.message
     if "quantized" in what:
-        assert "float16, and by compressed-tensors, gptq, awq, mxfp4 are" in error.message
+        assert (
+            "float16, and by compressed-tensors, gptq, awq, mxfp4, fp8, fbgemm_fp8, modelopt"
+            in error.message
+        )
     download, serve = error.commands
     assert "hf download OWNER/NAME --local-dir ~/models/NAME" in download
     assert serve.endswith("radixlm serve ~/models/NAME")
@@ -99,13 +104,24 @@ def test_a_pipe_is_no_model(tmp_path):
         resolve_model(str(folder))
 
 
-def test_parts_of_a_gguf_file_are_to_be_joined(tmp_path):
-    part = tmp_path / "m-00001-of-00003.gguf"
-    part.write_text(EMPTY)
-    for model in (part, tmp_path):
-        error = refused(str(model))
-        assert "is one part of a GGUF file" in error.message
-        assert error.commands[0] == f"llama-gguf-split --merge {part} model.gguf"
+def test_the_parts_of_a_split_file_are_one_file(tmp_path):
+    """Beside a file with the model's vision, as hubs have them."""
+    folder = Path(folder_with(tmp_path / "model", {"mmproj-m-F16.gguf": EMPTY}))
+    writer = gguf.GGUFWriter(folder / "m.gguf", "llama", split_max_tensors=1)
+    for number in range(3):
+        writer.add_tensor(f"t{number}", np.zeros(4, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    first = folder / "m-00001-of-00003.gguf"
+    assert resolve_model(str(folder)) == first
+    (folder / "other.gguf").write_text(EMPTY)
+    assert "2 GGUF files (m-00001-of-00003.gguf, other.gguf)" in refused(str(folder)).message
+    (folder / "other.gguf").unlink()
+    first.rename(folder / "elsewhere")
+    with pytest.raises(ModelError, match=r"m-00001-of-00003\.gguf cannot be read: .*No such file"):
+        resolve_model(str(folder))
 
 
 def test_an_adapter_names_its_model(tmp_path):
@@ -133,7 +149,7 @@ def test_a_merged_model_may_keep_its_adapter_s_config(tmp_path):
     "card", ["base_model: A/B-7B", "base_model:\n- A/B-7B", 'base_model: "A/B-7B"']
 )
 def test_the_model_card_says_what_a_checkpoint_was_quantized_from(tmp_path, card):
-    files = {**quantized("fp8"), "README.md": f"---\nlicense: mit\n{card}\n---\n# Model\n"}
+    files = {**quantized("hqq"), "README.md": f"---\nlicense: mit\n{card}\n---\n# Model\n"}
     assert "hf download A/B-7B " in refused(folder_with(tmp_path / "m", files)).commands[0]
 
 

@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from radixlm.models.families.apertus import Apertus
+from radixlm.models.families.arcee import Arcee
 from radixlm.models.families.cohere import Cohere, Cohere2
 from radixlm.models.families.deepseek import DeepseekV2, DeepseekV3
+from radixlm.models.families.ernie import Ernie45, Ernie45Moe
+from radixlm.models.families.exaone import Exaone4
 from radixlm.models.families.gemma import Gemma, Gemma2, Gemma3
 from radixlm.models.families.glm import Glm, Glm4
+from radixlm.models.families.glm_moe import Glm4Moe, Glm4MoeLite
 from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
+from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
 from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.llama import Llama, Mistral
+from radixlm.models.families.llama4 import Llama4
+from radixlm.models.families.minimax import MiniMaxM2
+from radixlm.models.families.mistral import Ministral3, Mistral4
 from radixlm.models.families.mixtral import Mixtral
 from radixlm.models.families.nemotron import Nemotron
 from radixlm.models.families.olmo import Olmo2, Olmo3, Olmoe
 from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
 from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe
+from radixlm.models.families.seed import SeedOss
 from radixlm.models.families.smollm import SmolLM3
 from radixlm.models.families.stablelm import StableLM
 from radixlm.models.families.starcoder import Starcoder2
@@ -54,5 +64,20 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "gpt_oss": GptOss,
         "deepseek_v2": DeepseekV2,
         "deepseek_v3": DeepseekV3,
+        "kimi_k2": DeepseekV3,
+        "glm4_moe": Glm4Moe,
+        "glm4_moe_lite": Glm4MoeLite,
+        "minimax_m2": MiniMaxM2,
+        "ministral3": Ministral3,
+        "mistral4": Mistral4,
+        "seed_oss": SeedOss,
+        "exaone4": Exaone4,
+        "ernie4_5": Ernie45,
+        "ernie4_5_moe": Ernie45Moe,
+        "hunyuan_v1_dense": HunYuanDenseV1,
+        "hunyuan_v1_moe": HunYuanMoEV1,
+        "apertus": Apertus,
+        "arcee": Arcee,
+        "llama4_text": Llama4,
     }
 )

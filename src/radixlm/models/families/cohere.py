@@ -16,11 +16,10 @@ from radixlm.models.traits import Norms, QueryKeyNorms, Traits
 class Cohere(HFConfig):
     """Command R+ norms queries and keys, with a weight for each head."""
 
-    rms_norm_eps: Number = Field(1e-5, validation_alias="layer_norm_eps")
-    attention_bias: Flag = False
+    rms_norm_eps: Number = Field(validation_alias="layer_norm_eps")
+    attention_bias: Flag
     use_qk_norm: Flag = False
-    logit_scale: Number = 0.0625
-    tie_word_embeddings: Flag = True
+    logit_scale: Number
 
     def traits(self) -> Traits:
         bias = self.attention_bias
@@ -38,7 +37,7 @@ class Cohere(HFConfig):
 class Cohere2(Cohere):
     """Command R7B and A: a window in three of four layers; the others do not turn."""
 
-    sliding_window: Size = 4096
+    sliding_window: Size
     sliding_window_pattern: Size = 4
     layer_types: Kinds = None
 

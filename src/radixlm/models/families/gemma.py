@@ -17,9 +17,7 @@ class Gemma(HFConfig):
     """Old configs say gelu; the models were trained with its approximation by tanh."""
 
     activations = ("gelu_pytorch_tanh", "gelu")
-    attention_bias: Flag = False
-    head_dim: Size = 256
-    tie_word_embeddings: Flag = True
+    attention_bias: Flag
     use_bidirectional_attention: Annotated[
         Literal[False] | None, supported("false: an answer has no tokens to come")
     ] = None
@@ -41,19 +39,14 @@ def _wrapped(traits: Traits) -> Traits:
 
 
 class Gemma2(Gemma):
-    """Scores and logits have caps, every other layer from the first a window. A null means no cap,
-    a field that is missing transformers' default.
-    """
+    """Scores and logits have caps, every other layer from the first a window."""
 
-    nullable: ClassVar[frozenset[str]] = frozenset(
-        {"attn_logit_softcapping", "final_logit_softcapping"}
-    )
-    sliding_window: Size = 4096
+    sliding_window: Size
     layer_types: Kinds = None
-    query_pre_attn_scalar: Number = 256.0
-    attn_logit_softcapping: Number | None = 50.0
-    final_logit_softcapping: Number | None = 30.0
-    hidden_activation: _Activation = "gelu_pytorch_tanh"
+    query_pre_attn_scalar: Number
+    attn_logit_softcapping: Number | None = None
+    final_logit_softcapping: Number | None = None
+    hidden_activation: _Activation
 
     def traits(self) -> Traits:
         windowed = windowed_of(self, self.layer_types, 2)
@@ -72,12 +65,11 @@ class Gemma3(TwoRopes, Gemma):
 
     is_stretched: ClassVar[bool] = True
     sliding_window_pattern: Size = 6
-    rope_theta: Number = 1_000_000.0
-    rope_local_base_freq: Number = 10_000.0
-    query_pre_attn_scalar: Number = 256.0
+    rope_local_base_freq: Number
+    query_pre_attn_scalar: Number
     attn_logit_softcapping: Annotated[None, supported("null")] = None
     final_logit_softcapping: Annotated[None, supported("null")] = None
-    hidden_activation: _Activation = "gelu_pytorch_tanh"
+    hidden_activation: _Activation
 
     def _windowed(self) -> list[bool]:
         return windowed_of(self, self.layer_types, self.sliding_window_pattern)

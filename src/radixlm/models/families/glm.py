@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from radixlm.models.config_fields import Flag, Number, Size
+from radixlm.models.config_fields import Flag
 from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Norms, Traits
 
@@ -10,10 +10,8 @@ from radixlm.models.traits import Norms, Traits
 class Glm(HFConfig):
     """GLM-4 9B, GLM-Edge. The flag is for q, k and v alone."""
 
-    default_share = 0.5
-    attention_bias: Flag = True
-    head_dim: Size = 128
-    rms_norm_eps: Number = 1.5625e-07
+    turns_part = True
+    attention_bias: Flag
 
     def traits(self) -> Traits:
         return Traits(qkv_bias=self.attention_bias, gate_up=("gate_up_proj",), interleaved=True)

@@ -7,17 +7,8 @@ from __future__ import annotations
 from radixlm.layers.mlps import Clamped
 from radixlm.models.config_fields import Flag, Number, Size
 from radixlm.models.families.windowed import Kinds, windowed_of
-from radixlm.models.hf_config import HFConfig, RopeFields
+from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Experts, Traits
-
-_ROPE = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
 
 
 class GptOss(HFConfig):
@@ -25,21 +16,17 @@ class GptOss(HFConfig):
     all, renormalised.
     """
 
-    attention_bias: Flag = True
-    head_dim: Size = 64
-    rms_norm_eps: Number = 1e-5
-    rope_theta: Number = 150_000.0
-    rope_parameters: RopeFields | None = RopeFields.model_validate(_ROPE)
-    sliding_window: Size = 128
+    attention_bias: Flag
+    sliding_window: Size
     layer_types: Kinds = None
-    num_experts_per_tok: Size = 4
-    swiglu_alpha: Number = 1.702
-    swiglu_limit: Number = 7.0
+    num_experts_per_tok: Size
+    swiglu_alpha: Number
+    swiglu_limit: Number
 
     def traits(self) -> Traits:
         windowed = windowed_of(self, self.layer_types, 2)
         experts = Experts(
-            self.num_local_experts or self.num_experts or 128,
+            self.num_experts,
             self.num_experts_per_tok,
             self.intermediate_size,
             renormalised=True,

@@ -10,10 +10,10 @@ from radixlm.models.traits import Experts, Traits
 class Granite(Llama):
     """Logits are divided by theirs, the others multiply."""
 
-    embedding_multiplier: Number = 1.0
-    residual_multiplier: Number = 1.0
-    attention_multiplier: Number = 1.0
-    logits_scaling: Number = 1.0
+    embedding_multiplier: Number
+    residual_multiplier: Number
+    attention_multiplier: Number
+    logits_scaling: Number
 
     def traits(self) -> Traits:
         return (
@@ -31,11 +31,11 @@ class Granite(Llama):
 class GraniteMoe(Granite):
     """All experts of a layer are one tensor."""
 
-    num_experts_per_tok: Size = 2
+    num_experts_per_tok: Size
 
     def traits(self) -> Traits:
         experts = Experts(
-            self.num_local_experts,
+            self.num_experts,
             self.num_experts_per_tok,
             self.intermediate_size,
             renormalised=True,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from radixlm.models.config_fields import Flag, Size
 from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Traits
@@ -14,7 +12,7 @@ class Llama(HFConfig):
     all four attention projections a bias, another the three of the MLP.
     """
 
-    attention_bias: Flag = False
+    attention_bias: Flag
     mlp_bias: Flag = False
 
     def traits(self) -> Traits:
@@ -26,8 +24,7 @@ class Mistral(HFConfig):
     of transformers' default: only an explicit null means none.
     """
 
-    nullable: ClassVar[frozenset[str]] = frozenset({"sliding_window"})
-    sliding_window: Size | None = 4096
+    sliding_window: Size | None = None
 
     def traits(self) -> Traits:
         return Traits(windows=(self.sliding_window,) * self.num_hidden_layers)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from radixlm.models.config_fields import Number, Size
+from radixlm.models.config_fields import Size
 from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Experts, Traits
 
 
 class Mixtral(HFConfig):
-    num_experts_per_tok: Size = 2
-    rms_norm_eps: Number = 1e-5
-    rope_theta: Number = 1_000_000.0
+    num_experts_per_tok: Size
     sliding_window: Size | None = None
 
     def traits(self) -> Traits:
         experts = Experts(
-            self.num_local_experts or self.num_experts,
+            self.num_experts,
             self.num_experts_per_tok,
             self.intermediate_size,
             renormalised=True,

@@ -12,9 +12,9 @@ from radixlm.models.traits import Norms, Traits
 
 
 class Nemotron(Llama):
-    default_share = 0.5
+    turns_part = True
     activations = ("relu2",)
-    rms_norm_eps: Number = Field(1e-5, validation_alias="norm_eps")
+    rms_norm_eps: Number = Field(validation_alias="norm_eps")
 
     def traits(self) -> Traits:
         norms = Norms(kind="layer", bias=True, base=1.0)

@@ -7,15 +7,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from radixlm.layers.rotary import RopeConfig
-from radixlm.models.config_fields import Count, Flag, Number, Size, supported
+from radixlm.models.config_fields import Flag, Size, supported
 from radixlm.models.families.windowed import TwoRopes, windowed_of
 from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Experts, Norms, QueryKeyNorms, Traits
 
 
 class Olmo2(HFConfig):
-    attention_bias: Flag = False
-    rms_norm_eps: Number = 1e-5
+    attention_bias: Flag
 
     def traits(self) -> Traits:
         norms = Norms("", "post_attention_layernorm", "", "post_feedforward_layernorm")
@@ -24,16 +23,14 @@ class Olmo2(HFConfig):
 
 
 class Olmoe(HFConfig):
-    attention_bias: Flag = False
-    rms_norm_eps: Number = 1e-5
+    attention_bias: Flag
     clip_qkv: Annotated[None, supported("null")] = None
-    num_experts: Count = 64
-    num_experts_per_tok: Size = 8
-    norm_topk_prob: Flag = False
+    num_experts_per_tok: Size
+    norm_topk_prob: Flag
 
     def traits(self) -> Traits:
         experts = Experts(
-            self.num_experts or self.num_local_experts,
+            self.num_experts,
             self.num_experts_per_tok,
             self.intermediate_size,
             renormalised=self.norm_topk_prob,
@@ -44,8 +41,6 @@ class Olmoe(HFConfig):
 
 class Olmo3(TwoRopes, Olmo2):
     """OLMo 2 with a window in three of four layers."""
-
-    rope_theta: Number = 500_000.0
 
     def traits(self) -> Traits:
         windowed = windowed_of(self, self.layer_types, 4)

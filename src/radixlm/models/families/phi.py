@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from radixlm.models.config_fields import Number, Size
+from radixlm.models.config_fields import Size
 from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Traits
 
@@ -14,10 +14,8 @@ from radixlm.models.traits import Traits
 class Phi3(HFConfig):
     """LongRoPE was called `su` and `yarn` in the first versions."""
 
-    default_share = 1.0
+    turns_part = True
     long_ropes: ClassVar[frozenset[str]] = frozenset({"longrope", "su", "yarn"})
-    original_max_position_embeddings: Size | None = 4096
-    rms_norm_eps: Number = 1e-5
     sliding_window: Size | None = None
 
     def traits(self) -> Traits:

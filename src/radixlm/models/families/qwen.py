@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from radixlm.models.config_fields import Count, Fields, Flag, Size, read, supported, unsupported
 from radixlm.models.hf_config import HFConfig
@@ -14,7 +14,7 @@ class QwenWindow(Fields):
 
 
 class _Unwindowed(Fields):
-    max_window_layers: Count = 28
+    max_window_layers: Count
 
 
 _LayerKind = Literal["full_attention", "sliding_attention"]
@@ -27,7 +27,9 @@ class Qwen2(HFConfig):
     `layer_types` names the layers one by one. Without it the other two are not read.
     """
 
-    use_sliding_window: Flag = False
+    use_sliding_window: Flag
+    sliding_window: Any = None
+    max_window_layers: Any = None
     layer_types: Annotated[
         list[_LayerKind] | None, supported("full_attention and sliding_attention")
     ] = None
@@ -37,11 +39,11 @@ class Qwen2(HFConfig):
 
     def windows(self) -> tuple[int | None, ...]:
         """See `Traits`."""
-        others, layers = self.model_extra or {}, self.num_hidden_layers
-        if not self.use_sliding_window or "sliding_window" not in others:
+        layers = self.num_hidden_layers
+        if not self.use_sliding_window or self.sliding_window is None:
             return ()
         if self.layer_types is None:
-            full = min(read(_Unwindowed, others).max_window_layers, layers)
+            full = min(read(_Unwindowed, self.model_dump()).max_window_layers, layers)
             windowed = [False] * full + [True] * (layers - full)
         else:
             windowed = [kind == "sliding_attention" for kind in self.layer_types]
@@ -49,15 +51,14 @@ class Qwen2(HFConfig):
                 raise unsupported(
                     "layer_types", self.layer_types, f"one for each of {layers} layers"
                 )
-        window = read(QwenWindow, others).sliding_window if any(windowed) else None
+        window = read(QwenWindow, self.model_dump()).sliding_window if any(windowed) else None
         return tuple(window if its else None for its in windowed)
 
 
 class Qwen3(Qwen2):
     """Qwen3, dense: a norm on each query and key head took the place of Qwen2's biases."""
 
-    attention_bias: Flag = False
-    head_dim: Size = 128
+    attention_bias: Flag
 
     def traits(self) -> Traits:
         bias = self.attention_bias

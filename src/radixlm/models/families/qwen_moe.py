@@ -19,19 +19,18 @@ class Qwen2Moe(Qwen2):
     every other layer below `max_window_layers` has it, from the first.
     """
 
-    num_experts: Count = 60
-    num_experts_per_tok: Size = 4
-    moe_intermediate_size: Size = 1408
-    shared_expert_intermediate_size: Size = 5632
-    norm_topk_prob: Flag = False
-    decoder_sparse_step: Size = 1
+    num_experts_per_tok: Size
+    moe_intermediate_size: Size
+    shared_expert_intermediate_size: Size
+    norm_topk_prob: Flag
+    decoder_sparse_step: Size
     mlp_only_layers: _Layers = Field([])
-    qkv_bias: Flag = True
-    max_window_layers: Count = 28
+    qkv_bias: Flag
+    max_window_layers: Count
 
     def traits(self) -> Traits:
         experts = Experts(
-            self.num_experts or self.num_local_experts,
+            self.num_experts,
             self.num_experts_per_tok,
             self.moe_intermediate_size,
             renormalised=self.norm_topk_prob,
@@ -43,7 +42,7 @@ class Qwen2Moe(Qwen2):
     def windows(self) -> tuple[int | None, ...]:
         if self.layer_types is not None or not self.use_sliding_window:
             return super().windows()
-        window = read(QwenWindow, self.model_extra).sliding_window
+        window = read(QwenWindow, self.model_dump()).sliding_window
         last = self.max_window_layers
         return tuple(
             window if layer % 2 == 0 and layer < last else None
@@ -54,15 +53,15 @@ class Qwen2Moe(Qwen2):
 class Qwen3Moe(Qwen3):
     """Qwen3-30B-A3B and its like. A window is for all layers."""
 
-    num_experts_per_tok: Size = 8
-    moe_intermediate_size: Size = 768
-    norm_topk_prob: Flag = False
-    decoder_sparse_step: Size = 1
+    num_experts_per_tok: Size
+    moe_intermediate_size: Size
+    norm_topk_prob: Flag
+    decoder_sparse_step: Size
     mlp_only_layers: _Layers = Field([])
 
     def traits(self) -> Traits:
         experts = Experts(
-            self.num_experts or self.num_local_experts or 128,
+            self.num_experts,
             self.num_experts_per_tok,
             self.moe_intermediate_size,
             renormalised=self.norm_topk_prob,
@@ -71,9 +70,9 @@ class Qwen3Moe(Qwen3):
         return super().traits()._replace(experts=experts)
 
     def windows(self) -> tuple[int | None, ...]:
-        if not self.use_sliding_window or "sliding_window" not in (self.model_extra or {}):
+        if not self.use_sliding_window or self.sliding_window is None:
             return ()
-        return (read(QwenWindow, self.model_extra).sliding_window,) * self.num_hidden_layers
+        return (read(QwenWindow, self.model_dump()).sliding_window,) * self.num_hidden_layers
 
 
 def sparse_layers(config: HFConfig, step: int, dense: list[int]) -> tuple[bool, ...]:

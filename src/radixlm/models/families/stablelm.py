@@ -14,11 +14,11 @@ _NORMS = QueryKeyNorms("heads", ("q_layernorm.norms.{}.weight", "k_layernorm.nor
 
 
 class StableLM(HFConfig):
-    default_share = 0.25
-    rms_norm_eps: Number = Field(1e-5, validation_alias="layer_norm_eps")
-    use_qkv_bias: Flag = False
-    qk_layernorm: Flag = False
-    use_parallel_residual: Flag = False
+    turns_part = True
+    rms_norm_eps: Number = Field(validation_alias="layer_norm_eps")
+    use_qkv_bias: Flag
+    qk_layernorm: Flag
+    use_parallel_residual: Flag
 
     def traits(self) -> Traits:
         parallel = self.use_parallel_residual

@@ -11,10 +11,9 @@ from radixlm.models.traits import Norms, Traits
 
 class Starcoder2(HFConfig):
     activations = ("gelu_pytorch_tanh",)
-    rms_norm_eps: Number = Field(1e-5, validation_alias="norm_epsilon")
-    use_bias: Flag = True
+    rms_norm_eps: Number = Field(validation_alias="norm_epsilon")
+    use_bias: Flag
     sliding_window: Size | None = None
-    tie_word_embeddings: Flag = True
 
     def traits(self) -> Traits:
         bias = self.use_bias

@@ -28,13 +28,32 @@ def windowed_of(config: HFConfig, kinds: Kinds, every: int) -> list[bool]:
     return [kind == _SLIDING for kind in kinds]
 
 
+class SomeTurn(HFConfig):
+    """Layers that do not turn queries and keys, by default every fourth. A 1 in `no_rope_layers` is
+    one that does.
+    """
+
+    no_rope_layers: Annotated[list[Literal[0, 1]] | None, supported("a list of 0 and 1")] = None
+    no_rope_layer_interval: Size = 4
+
+    def turning(self) -> list[bool]:
+        """List for each layer whether it turns."""
+        layers, every = self.num_hidden_layers, self.no_rope_layer_interval
+        if not self.no_rope_layers:
+            return [(layer + 1) % every != 0 for layer in range(layers)]
+        if len(self.no_rope_layers) < layers:
+            each = f"one for each of {layers} layers"
+            raise unsupported("no_rope_layers", self.no_rope_layers, each)
+        return [turns == 1 for turns in self.no_rope_layers[:layers]]
+
+
 class TwoRopes(HFConfig):
     """`rope_parameters` has a part for each kind of layer; before transformers 5, what is said of
     rope is of layers without a window. Those with one are never stretched.
     """
 
     rope_of_windows: RopeFields | None = None
-    sliding_window: Size = 4096
+    sliding_window: Size
     layer_types: Kinds = None
 
     @model_validator(mode="before")

@@ -21,7 +21,7 @@ from radixlm.observe.causes import Outline
 from radixlm.parsers.style import AnswerStyle
 from radixlm.server.bodies.cache_control import Wish
 from radixlm.text.breakpoints import PrefixEnd, with_marks
-from radixlm.text.chat_template import ChatTemplate, plain_text
+from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.thinking_switch import ThinkingSwitch, ThinkingWish
 from radixlm.text.tokenizer import Tokenizer
 
@@ -88,7 +88,8 @@ class Conversation:
         mark: str,
         marks: Mapping[PrefixEnd, str] | None = None,
     ) -> str:
-        """The text, with each of `marks` at the end of its place. mark: for `plain_text`.
+        """The text, with each of `marks` at the end of its place. mark: for the template's
+        `plain_text`.
 
         Raises InvalidRequestError.
         """
@@ -97,7 +98,7 @@ class Conversation:
             *(marked, tools),
             described=style.calls.described,
             calls=style.call_text,
-            quoted=partial(plain_text, tokenizer, mark),
+            quoted=partial(template.plain_text, tokenizer, mark),
             **self.variables,
         )
 

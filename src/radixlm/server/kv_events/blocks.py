@@ -212,7 +212,7 @@ def _common(left: bytes, right: bytes, width: int) -> int:
 def _seed(namespace: Namespace) -> int:
     """The hash that the first blocks of a namespace follow."""
     digest = blake2b(digest_size=_HASH_BYTES)
-    for part in namespace:
+    for part in namespace if namespace.long_rope else namespace[:-1]:  # known to others as it was
         data = part.encode()
         digest.update(len(data).to_bytes(_HASH_BYTES, "little") + data)
     return _number(digest.digest())

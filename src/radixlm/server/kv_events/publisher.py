@@ -214,11 +214,11 @@ def events_of(change: Stored | Removed, block_size: int) -> Iterator[Event]:
 
 
 def _extra_keys(namespace: Namespace, block: int) -> tuple[str, ...] | None:
-    """The extra keys of a block, as in vLLM: the adapter of every block; what else divides the
-    cache, of a prompt's first.
+    """The extra keys of a block, as in vLLM: the adapter of every block, and whether its keys turn
+    as those of long requests; what else divides the cache, of a prompt's first.
     """
     of_first = (namespace.cache_salt, namespace.extra_key) if block == 0 else ()
-    return tuple(filter(None, (namespace.adapter_id, *of_first))) or None
+    return tuple(filter(None, (namespace.adapter_id, namespace.long_rope, *of_first))) or None
 
 
 class Outlet:

@@ -37,6 +37,7 @@ class NamespaceOut(TypedDict):
     adapter_id: str
     cache_salt: str
     extra_key: str
+    long_rope: str
 
 
 class NodeOut(TypedDict):

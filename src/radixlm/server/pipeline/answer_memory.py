@@ -81,7 +81,7 @@ class AnswerMemory:
 
     room: in tokens. As many as the KV pool has are enough: an answer whose tokens are cached no
     more is not worth remembering.
-    mark: for `plain_text`, the same for all prompts, so that their texts compare.
+    mark: for `ChatTemplate.plain_text`, the same for all prompts, so that their texts compare.
     """
 
     def __init__(self, tokenizer: Tokenizer, room: int) -> None:

@@ -28,7 +28,7 @@ from radixlm.text.thinking_switch import thinks
 
 
 class ChatPrompt(NamedTuple):
-    """text: as the template wrote it, with the memory's mark in it; see `plain_text`.
+    """text: as the template wrote it, with the memory's mark in it; see `ChatTemplate.plain_text`.
 
     asked: what its answers are remembered by. breakpoints: what of it is to be kept for later.
     outline: where its messages lie. changes: what of the messages it leaves out, and why.

@@ -104,7 +104,7 @@ class Generation:
                 f"{request_id}-{prompt * n + place}",
                 key,
                 _of_choice(own, place),
-                namespace=namespace,
+                namespace=namespace.of_length(key.size, service.engine.limits.short_length),
                 priority=fields.priority or 0,
                 tenant=tenant,
                 breakpoints=breakpoints,

@@ -1,0 +1,142 @@
+"""The fields of config.json that a GGUF file's entries are, and what a family's files leave out.
+
+Keys are those of the `gguf` package, with `{arch}` for the architecture. Most fields mean the same
+in all families, so an entry is given under each name that some family has for it. A further family
+is a row of FAMILIES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gguf import ExpertGatingFuncType, Keys
+
+LLM, ATTENTION, ROPE = Keys.LLM, Keys.Attention, Keys.Rope
+
+
+class Family(NamedTuple):
+    """Facts that files of an architecture do not say.
+
+    model_type: as transformers has it. instead: another one, if a file has the field.
+    turned: the rows of a head's queries and keys are in the order of llama.cpp's rotation, which
+        turns neighbours, where transformers turns halves.
+    fields: values of fields that files have no entry for, or may have none for.
+    rope: likewise, of a stretched rotation. log_scale: 1 / what `yarn_log_multiplier` is of mscale.
+    deep: with how many layers scores are divided by the root of hidden size / heads.
+    """
+
+    model_type: str
+    instead: Mapping[str, str] = MappingProxyType({})
+    turned: bool = False
+    fields: Mapping[str, Any] = MappingProxyType({})
+    rope: Mapping[str, Any] = MappingProxyType({})
+    log_scale: float = 1.0
+    deep: int = 0
+
+
+_LATENT = {
+    "first_k_dense_replace": 0,
+    "norm_topk_prob": False,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": None,
+    "routed_scaling_factor": 1.0,
+}
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family("llama", {"num_experts": "mixtral", "sliding_window": "mistral"}, turned=True),
+    "mistral3": Family(
+        "mistral", {"growing": "ministral3"}, turned=True, fields={"sliding_window": None}
+    ),
+    "arcee": Family("arcee", turned=True),
+    "ernie4_5": Family("ernie4_5"),
+    "ernie4_5-moe": Family("ernie4_5_moe"),
+    "exaone4": Family("exaone4", fields={"sliding_window": None}),
+    "glm4moe": Family("glm4_moe", fields={"norm_topk_prob": False}),
+    "hunyuan-dense": Family("hunyuan_v1_dense"),
+    "hunyuan-moe": Family("hunyuan_v1_moe"),
+    "minimax-m2": Family("minimax_m2"),
+    "seed_oss": Family("seed_oss"),
+    "qwen2": Family("qwen2"),
+    "qwen3": Family("qwen3"),
+    "qwen2moe": Family("qwen2_moe"),
+    "qwen3moe": Family("qwen3_moe", fields={"norm_topk_prob": True}),
+    "phi3": Family("phi3"),
+    "granite": Family("granite", turned=True),
+    "granitemoe": Family("granitemoe", turned=True),
+    "olmo2": Family("olmo2", {"sliding_window": "olmo3"}),
+    "olmoe": Family("olmoe"),
+    "smollm3": Family("smollm3", turned=True),
+    "chatglm": Family("glm"),
+    "glm4": Family("glm4"),
+    "command-r": Family("cohere"),
+    "cohere2": Family("cohere2"),
+    "starcoder2": Family("starcoder2"),
+    "stablelm": Family("stablelm"),
+    "nemotron": Family("nemotron"),
+    "gemma": Family("gemma"),
+    "gemma2": Family("gemma2", deep=46),
+    "gemma3": Family("gemma3_text", deep=62),
+    "gpt-oss": Family("gpt_oss", rope={"truncate": False}),
+    "deepseek2": Family(
+        "deepseek_v2", {"corrected": "deepseek_v3"}, fields=_LATENT, log_scale=10.0
+    ),
+}
+# Sizes that a file must have; those of which 0 means none; numbers of something, from 0.
+NEEDED = {
+    LLM.CONTEXT_LENGTH: ("max_position_embeddings",),
+    LLM.EMBEDDING_LENGTH: ("hidden_size",),
+    LLM.FEED_FORWARD_LENGTH: ("intermediate_size",),
+    ATTENTION.HEAD_COUNT: ("num_attention_heads",),
+}
+SIZES = {
+    ATTENTION.HEAD_COUNT_KV: ("num_key_value_heads",),
+    ATTENTION.SLIDING_WINDOW: ("sliding_window",),
+    ATTENTION.Q_LORA_RANK: ("q_lora_rank",),
+    ATTENTION.KV_LORA_RANK: ("kv_lora_rank",),
+    LLM.EXPERT_USED_COUNT: ("num_experts_per_tok", "moe_k", "moe_topk"),
+    LLM.EXPERT_FEED_FORWARD_LENGTH: ("moe_intermediate_size",),
+    LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH: ("shared_expert_intermediate_size",),
+    LLM.EXPERT_GROUP_COUNT: ("n_group",),
+    LLM.EXPERT_GROUP_USED_COUNT: ("topk_group",),
+    ROPE.SCALING_ORIG_CTX_LEN: ("original_max_position_embeddings",),
+}
+COUNTS = {
+    LLM.EXPERT_COUNT: ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    LLM.EXPERT_SHARED_COUNT: ("n_shared_experts", "moe_num_shared_experts"),
+    LLM.LEADING_DENSE_BLOCK_COUNT: ("first_k_dense_replace", "moe_layer_start_index"),
+    LLM.INTERLEAVE_MOE_LAYER_STEP: ("moe_layer_interval",),
+}
+_EPSILON = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps")
+NUMBERS = {
+    ATTENTION.LAYERNORM_EPS: _EPSILON,
+    ATTENTION.LAYERNORM_RMS_EPS: _EPSILON,
+    ATTENTION.SCALE: ("attention_multiplier",),
+    ATTENTION.CLAMP_KQV: ("clip_qkv",),
+    ATTENTION.TEMPERATURE_SCALE: ("growing",),
+    LLM.ATTN_LOGIT_SOFTCAPPING: ("attn_logit_softcapping",),
+    LLM.FINAL_LOGIT_SOFTCAPPING: ("final_logit_softcapping",),
+    LLM.EMBEDDING_SCALE: ("embedding_multiplier",),
+    LLM.RESIDUAL_SCALE: ("residual_multiplier",),
+    LLM.LOGIT_SCALE: ("logit_scale", "logits_scaling"),
+    LLM.EXPERT_WEIGHTS_SCALE: ("routed_scaling_factor",),
+    ROPE.FREQ_BASE: ("rope_theta",),
+    ROPE.FREQ_BASE_SWA: ("rope_local_base_freq",),
+}
+FLAGS = {
+    LLM.USE_PARALLEL_RESIDUAL: ("use_parallel_residual",),
+    LLM.EXPERT_WEIGHTS_NORM: ("norm_topk_prob",),
+}
+# Fields that a tensor of the first or the last layer says.
+TENSORS = {
+    "attn_q.bias": ("attention_bias", "qkv_bias", "use_bias", "use_qkv_bias"),
+    "attn_qkv.bias": ("attention_bias", "qkv_bias", "use_bias", "use_qkv_bias"),
+    "attn_output.bias": ("attention_out_bias",),
+    "attn_q_norm.weight": ("use_qk_norm", "qk_layernorm"),
+    "exp_probs_b.bias": ("corrected",),
+    "ffn_down.bias": ("mlp_bias",),
+}
+SCORES: Mapping[int, str] = {
+    ExpertGatingFuncType.SOFTMAX: "softmax",
+    ExpertGatingFuncType.SIGMOID: "sigmoid",
+}

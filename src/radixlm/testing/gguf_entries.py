@@ -1,0 +1,133 @@
+"""A config.json as entries of a GGUF file, by the `gguf` package's writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gguf
+import numpy as np
+
+# A method of the writer, and the names that a field has in configs, of which the first counts.
+_FIELDS = {
+    "add_block_count": ("num_hidden_layers",),
+    "add_context_length": ("max_position_embeddings",),
+    "add_embedding_length": ("hidden_size",),
+    "add_feed_forward_length": ("intermediate_size",),
+    "add_head_count": ("num_attention_heads",),
+    "add_vocab_size": ("vocab_size",),
+    "add_layer_norm_rms_eps": ("rms_norm_eps",),
+    "add_layer_norm_eps": ("layer_norm_eps", "norm_epsilon", "norm_eps"),
+    "add_expert_count": (
+        *("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
+    ),
+    "add_expert_used_count": ("num_experts_per_tok", "moe_k", "moe_topk"),
+    "add_expert_feed_forward_length": ("moe_intermediate_size",),
+    "add_expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "add_expert_shared_count": ("n_shared_experts", "moe_num_shared_experts"),
+    "add_expert_group_count": ("n_group",),
+    "add_expert_group_used_count": ("topk_group",),
+    "add_expert_weights_scale": ("routed_scaling_factor",),
+    "add_leading_dense_block_count": ("first_k_dense_replace", "moe_layer_start_index"),
+    "add_interleave_moe_layer_step": ("moe_layer_interval",),
+    "add_q_lora_rank": ("q_lora_rank",),
+    "add_kv_lora_rank": ("kv_lora_rank",),
+    "add_attn_logit_softcapping": ("attn_logit_softcapping",),
+    "add_final_logit_softcapping": ("final_logit_softcapping",),
+    "add_attention_scale": ("attention_multiplier",),
+    "add_embedding_scale": ("embedding_multiplier",),
+    "add_residual_scale": ("residual_multiplier",),
+    "add_logit_scale": ("logits_scaling", "logit_scale"),
+    "add_parallel_residual": ("use_parallel_residual",),
+}
+_PARTIAL = ("phi3", "glm", "glm4", "glm4_moe", "minimax_m2", "nemotron", "stablelm")
+
+
+def add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    """Add all that a converter takes from a config.json of transformers 5."""
+    for method, names in _FIELDS.items():
+        value = next((config[name] for name in names if config.get(name) is not None), None)
+        if value is not None:
+            getattr(writer, method)(value)
+    kind, heads = config["model_type"], config["num_attention_heads"]
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    local = rope.get("sliding_attention", {})
+    rope = rope.get("full_attention", rope)
+    base = rope.get("rope_theta") or config["rope_theta"]
+    if rope.get("alpha"):  # Hunyuan's
+        size = config.get("head_dim") or config["hidden_size"] // heads
+        base *= rope["alpha"] ** (size / (size - 2))
+    writer.add_rope_freq_base(base)
+    if local:
+        writer.add_rope_freq_base_swa(local["rope_theta"])
+    if "kv_lora_rank" in config:
+        _add_latents(writer, config, rope)
+    else:
+        head_dim = config.get("head_dim") or config["hidden_size"] // heads
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+        writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+        share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+        if not kind.startswith("gemma"):
+            writer.add_rope_dimension_count(int(head_dim * (share if kind in _PARTIAL else 1)))
+    if kind in ("deepseek_v3", "glm4_moe"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+    if kind == "gpt_oss":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    _add_windows(writer, config)
+    _add_scaling(writer, config, rope)
+
+
+def _add_latents(
+    writer: gguf.GGUFWriter, config: Mapping[str, Any], rope: Mapping[str, Any]
+) -> None:
+    turned, rank = config["qk_rope_head_dim"], config["kv_lora_rank"]
+    writer.add_head_count_kv(1)
+    writer.add_key_length(rank + turned)
+    writer.add_value_length(rank)
+    writer.add_key_length_mla(config["qk_nope_head_dim"] + turned)
+    writer.add_value_length_mla(config["v_head_dim"])
+    writer.add_rope_dimension_count(turned)
+    if rope.get("mscale_all_dim"):
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
+def _add_windows(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    window, kind = config.get("sliding_window"), config["model_type"]
+    if kind == "phi3":
+        window = window or 0
+    if window is None or config.get("use_sliding_window") is False:
+        return
+    writer.add_sliding_window(window)
+    if kind != "phi3" and config.get("layer_types"):
+        writer.add_sliding_window_pattern(
+            [each == "sliding_attention" for each in config["layer_types"]]
+        )
+
+
+def _add_scaling(
+    writer: gguf.GGUFWriter, config: Mapping[str, Any], rope: Mapping[str, Any]
+) -> None:
+    kind, length = rope.get("rope_type"), config["max_position_embeddings"]
+    if kind == "longrope":
+        original = config.get("original_max_position_embeddings") or 4096
+        scale = length / original
+        by = np.sqrt(1 + np.log(scale) / np.log(original)) if scale > 1 else 1.0
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(float(by))
+        for name in ("long", "short"):
+            values = np.array(rope[f"{name}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{name}.weight", values)
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope.get("llama_4_scaling_beta"):
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    if kind == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        for name in ("beta_fast", "beta_slow"):
+            if rope.get(name) is not None:
+                getattr(writer, f"add_rope_scaling_yarn_{name}")(rope[name])

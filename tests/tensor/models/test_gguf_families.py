@@ -1,0 +1,209 @@
+"""GGUF files of each family: config and logits are those of the folder with the same weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import MODEL_ARCH_NAMES
+from safetensors.torch import save_file
+from torch import Tensor
+
+from radixlm.core.errors import CheckpointError
+from radixlm.formats.gguf_fields import FAMILIES
+from radixlm.formats.gguf_file import GGUFFile
+from radixlm.models import CausalLM, GGUFCheckpoint, load_config, load_model
+from radixlm.models.families import ARCHITECTURES
+from radixlm.models.model_config import ModelConfig
+from radixlm.products.gemm_choice import Choose, one_way
+from radixlm.testing.gguf_writer import UNSAID, write_gguf
+from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
+from tests.tensor.attention_cases import dense_for
+
+TOKENS = torch.randint(0, 320, (40,), generator=torch.Generator().manual_seed(1))
+# Rows of 256 numbers, as blocks of these types have them.
+LARGE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+# llama.cpp's mixture: more bits for values and what goes back into the residual.
+Q4_K_M = {
+    f"blk.{layer}.{name}.weight": "Q6_K" for layer in range(2) for name in ("attn_v", "ffn_down")
+}
+# Names that files have for it.
+SAID = {
+    **dict.fromkeys(("mistral", "internlm3"), "llama"),
+    **dict.fromkeys(("kimi_k2", "glm4_moe_lite"), "deepseek_v3"),
+}
+# Families whose files are refused.
+UNREAD = {"apertus", "llama4_text", "mistral4"}
+FOUND = [name for name in ARCHITECTURES if name not in {*UNREAD, "kimi_k2", "glm4_moe_lite"}]
+KINDS = ("F16", "Q8_0", "IQ4_NL")
+# One type each at all times, the others too where time does not count.
+PAIRS = [
+    pytest.param(family, kind, marks=[] if at % 3 == number else pytest.mark.slow)
+    for at, family in enumerate(FOUND)
+    for number, kind in enumerate(KINDS)
+]
+
+
+def written(tmp_path: Path, family: str, kind: str, **options: Any) -> tuple[Path, Path]:
+    """A folder with the weights that a GGUF file of a type has, and that file."""
+    kinds, most = options.pop("kinds", None), options.pop("most_tensors", 0)
+    folder = make_checkpoint(tmp_path / "m", family, **dict(UNSAID.get(family, {})) | options)
+    path = tmp_path / "m.gguf"
+    weights = write_gguf(folder, path, kind, kinds=kinds, most_tensors=most)
+    (folder / "model.safetensors").unlink()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder, path
+
+
+def load(path: Path, choose: Choose | None = None) -> CausalLM:
+    config, file = load_config(path), GGUFFile(path)
+    return load_model(
+        GGUFCheckpoint(file, config),
+        config,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        choose=choose,
+        progress=False,
+    )
+
+
+@torch.inference_mode()
+def logits(model: CausalLM) -> Tensor:
+    rows = torch.arange(len(TOKENS))
+    return model.forward(TOKENS, rows, dense_for(model), rows)
+
+
+def check(folder: Path, path: Path) -> None:
+    expected = reference_logits(load_reference(folder), TOKENS.tolist())
+    found = logits(load(path))
+    assert torch.allclose(found, expected, atol=2e-3, rtol=1e-3)
+    assert torch.equal(found.argmax(1), expected.argmax(1))
+
+
+def plain(config: ModelConfig) -> ModelConfig:
+    """The config without what says the same in two ways, or nothing of the file."""
+    traits = config.traits
+    windows = traits.windows if any(traits.windows) else ()
+    return replace(config, traits=traits._replace(windows=windows, spare_layers=0))
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
+def test_each_family_is_what_transformers_makes_of_the_same_weights(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    folder, path = written(tmp_path, family, kind)
+    wanted, made = plain(load_config(folder)), plain(load_config(path))
+    if family != "hunyuan_v1_dense":  # whose base is stored in float32
+        assert made == replace(
+            wanted,
+            model_type=SAID.get(family, family),
+            dtype=made.dtype,
+            eos_token_ids=made.eos_token_ids,
+        )
+    check(folder, path)
+
+
+def of_256(family: str) -> dict[str, Any]:
+    """The fields of a model whose rows are whole blocks of 256."""
+    more: dict[str, Any] = LARGE
+    if family.startswith("deepseek"):
+        more = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
+    if family in ("qwen2_moe", "qwen3_moe"):
+        more = LARGE | {"moe_intermediate_size": 256}
+    return more | ({"query_pre_attn_scalar": 64} if family in ("gemma2", "gemma3_text") else {})
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        *(("qwen3_moe", "Q4_K"), ("gemma3_text", "Q4_K"), ("phi3", "IQ4_XS")),
+        *(("granitemoe", "Q2_K"), ("gpt_oss", "Q3_K")),
+        *(
+            pytest.param(family, kind, marks=pytest.mark.slow)
+            for family in FOUND
+            for kind in ("Q4_K", "IQ4_XS")
+        ),
+    ],
+)
+def test_types_with_blocks_of_256(tmp_path: Path, family: str, kind: str) -> None:
+    """Q4_K stands for llama.cpp's mixture, Q4_K_M."""
+    kinds = Q4_K_M if kind == "Q4_K" else None
+    check(*written(tmp_path, family, kind, kinds=kinds, **of_256(family)))
+
+
+def test_gpt_oss_as_it_is_published(tmp_path: Path) -> None:
+    """Experts in MXFP4, all else as it is."""
+    names = (f"ffn_{name}_exps.weight" for name in ("gate", "up", "down"))
+    kinds = {f"blk.{layer}.{name}": "MXFP4" for name in names for layer in range(3)}
+    folder, _ = written(tmp_path, "gpt_oss", "F16", kinds=kinds, most_tensors=7)
+    (first,) = tmp_path.glob("m-00001-of-*.gguf")
+    check(folder, first)
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "IQ4_XS", "MXFP4"])
+def test_packed_products_differ_by_rounding(tmp_path: Path, kind: str) -> None:
+    folder, path = written(tmp_path, "qwen3", kind, **LARGE)
+    expected = reference_logits(load_reference(folder), TOKENS.tolist())
+    assert (logits(load(path, one_way)) - expected).norm() < 0.05 * expected.norm()
+
+
+def test_what_is_claimed_costs_nothing(tmp_path: Path) -> None:
+    """Experts by layers, of which each is below what the file could hold, and numbers in names."""
+    _, path = written(tmp_path, "qwen3_moe", "F16", num_hidden_layers=1)
+    file = gguf.GGUFWriter(tmp_path / "x.gguf", "qwen3moe")
+    source = GGUFFile(path)
+    for key, value in source.metadata.items():
+        if type(value) is int and not key.startswith(("GGUF", "general", "split")):
+            many = {"qwen3moe.block_count": 900, "qwen3moe.expert_count": 900}
+            file.add_uint32(key, many.get(key, value))
+    file.add_float32("qwen3moe.attention.layer_norm_rms_epsilon", 1e-6)
+    file.add_array("tokenizer.ggml.tokens", source.metadata["tokenizer.ggml.tokens"])
+    file.add_tensor("blk.0.x.weight", np.zeros((1000, 1, 1), np.float32))
+    file.add_tensor(f"blk.{'9' * 5000}.x.weight", np.zeros(1, np.float32))
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+    with pytest.raises(CheckpointError, match="asks for 810000 experts"):
+        load(tmp_path / "x.gguf")
+
+
+def test_each_family_has_a_row() -> None:
+    rows = FAMILIES.values()
+    served = {name for row in rows for name in (row.model_type, *row.instead.values())}
+    assert set(ARCHITECTURES) <= served | SAID.keys() | UNREAD
+    assert FAMILIES.keys() <= set(MODEL_ARCH_NAMES.values())
+
+
+@pytest.mark.parametrize("family", ["phi3", "glm"])
+def test_queries_keys_and_values_in_another_form(tmp_path: Path, family: str) -> None:
+    """One tensor where transformers has three, and the other way around."""
+    folder, path = written(tmp_path, family, "F32")
+    other = tmp_path / "other.gguf"
+    file, sizes = GGUFFile(path), (64, 32, 32)
+    tensors, parted = {}, {}
+    for layer in range(3):
+        names = [f"blk.{layer}.attn_{name}" for name in "qkv"]
+        whole = f"blk.{layer}.attn_qkv"
+        for end in ("weight", "bias"):
+            if f"{whole}.{end}" in file.tensors:
+                rows = file.data(f"{whole}.{end}").view("<f4").reshape(sum(sizes), -1)
+                at = 0
+                for name, size in zip(names, sizes, strict=True):
+                    tensors[f"{name}.{end}"] = rows[at : at + size]
+                    at += size
+                parted[f"{whole}.{end}"] = None
+            elif f"{names[0]}.{end}" in file.tensors:
+                each = [torch.from_numpy(file.data(f"{name}.{end}").view("<f4")) for name in names]
+                made = torch.cat(each)
+                tensors[f"{whole}.{end}"] = (
+                    made.view(sum(sizes), -1) if end == "weight" else made
+                ).numpy()
+                parted |= dict.fromkeys(f"{name}.{end}" for name in names)
+    write_gguf(folder, other, "F32", tensors=tensors, without=parted)
+    check(folder, other)

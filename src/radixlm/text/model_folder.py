@@ -138,7 +138,8 @@ def _quantized(folder: Path, how: str, field: str) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"{str(folder)!r} is a checkpoint quantized with {how} ({field} in its config.json), which "
         f"is not supported yet: {_SERVED}. Take the model that it was made from, which "
-        f"--quantization int8, fp8 or int4 makes as small while it is loaded{_INSTEAD.get(how, '')}",
+        "--quantization int8, fp8 or int4 makes as small while it is loaded"
+        f"{_INSTEAD.get(how, '')}",
         commands=fetching(made_from[1] if made_from else "OWNER/NAME"),
     )
 

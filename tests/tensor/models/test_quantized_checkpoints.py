@@ -447,5 +447,5 @@ def test_a_missing_g_idx_means_no_order_of_its_own(plain: Path, tmp_path: Path) 
 def test_the_methods_are_those_that_are_named_elsewhere() -> None:
     of_integers = {recipe.section["quant_method"] for recipe in (PACKED, GPTQ, AWQ)}
     of_floats = {FloatRecipe(name).section["quant_method"] for name in FLOATS}
-    others = {"mxfp4", "modelopt", "modelopt_fp4"}
+    others = {"mxfp4", "modelopt", "modelopt_fp4", "bitsandbytes"}
     assert of_integers | of_floats | others == set(QUANTIZERS)

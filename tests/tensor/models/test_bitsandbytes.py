@@ -14,13 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from radixlm.core.errors import ModelError
-from radixlm.models import load_config, load_model, open_checkpoint
+from radixlm.models import open_checkpoint
 from radixlm.products.gemm_choice import one_way
-from radixlm.products.quantized import LEVELS, QuantizedWeight
+from radixlm.products.quantized import LEVELS
 from radixlm.testing.quantized_folders import set_section, write_plain
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
-from radixlm.text.model_folder import resolve_model
-from tests.tensor.attention_cases import DenseAttend
+from tests.quantized_checks import check_weights, load, logits
 
 Parts = dict[str, Tensor]
 TOKENS = list(range(3, 60))
@@ -101,30 +100,13 @@ def quantized(plain: Path, folder: Path, kind: str) -> Parts:
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_those_of_the_format(plain: Path, tmp_path: Path, kind: str) -> None:
     whole = quantized(plain, tmp_path / "q", kind)
-    checkpoint = open_checkpoint(resolve_model(str(tmp_path / "q")))
-    assert {name: tuple(weight.shape) for name, weight in whole.items()} == checkpoint.shapes
-    for name, expected in whole.items():
-        weight = checkpoint.read(name)
-        assert isinstance(weight, QuantizedWeight) == name.endswith("_proj.weight")
-        if isinstance(weight, QuantizedWeight):
-            weight = weight.dequantized()
-        assert torch.equal(weight, expected), name
+    check_weights(tmp_path / "q", whole)
 
 
-@torch.inference_mode()
 def test_answers_are_those_of_the_weights(plain: Path, tmp_path: Path) -> None:
     whole = quantized(plain, tmp_path / "q", "nf4 nested")
     reference = load_reference(write_plain(plain, tmp_path / "whole", whole))
-    model = load_model(
-        open_checkpoint(tmp_path / "q"),
-        load_config(tmp_path / "q"),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        choose=one_way,
-        progress=False,
-    )
-    rows = torch.arange(len(TOKENS))
-    found = model.forward(torch.tensor(TOKENS), rows, DenseAttend(model.config.n_kv_heads), rows)
+    found = logits(load(tmp_path / "q", one_way), TOKENS)
     assert (found - reference_logits(reference, TOKENS)).abs().max() <= 1e-3
 
 

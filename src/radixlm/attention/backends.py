@@ -4,17 +4,18 @@ backend a machine gets.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from radixlm.attention.attend import Attend, by_layer
+from radixlm.attention.attend import Attend, AttentionBackend, by_layer
 from radixlm.attention.direct import make_direct_kernel, scratch_bytes
 from radixlm.attention.latents import LatentBackend
 from radixlm.attention.merge import make_merge_kernel
@@ -57,23 +58,11 @@ _OF_A_CALL = {
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
 # Of parts of contexts, in float32: where tokens would have more, contexts are not cut.
 _PARTS_BYTES = 64 << 20
+# Of kernels in Triton.
+_LARGEST_HEAD = 256
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
-
-
-class AttentionBackend(Protocol):
-    """A way to compute attention over one pool, made once. sharing: what pays, for `make_plan`."""
-
-    sharing: Sharing
-
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """One step's attention.
-
-        table: (rows, context) int32, the request table with this step applied.
-        slots: (tokens,) int64, where the step's new tokens go.
-        """
-        ...
 
 
 class CpuBackend:
@@ -347,7 +336,8 @@ def make_backend(
     deterministic: bool = False,
     expansions: Sequence[Expansion] = (),
 ) -> AttentionBackend:
-    """The CPU's own where all of its parts know pools of this type, else torch's.
+    """The CPU's own where all of its parts know pools of this type, Triton's kernels on a GPU, else
+    torch's.
 
     n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. expansions: of a pool of
     latents, each layer's, which are never deterministic. Raises ConfigError where it is not known.
@@ -358,7 +348,22 @@ def make_backend(
         check_deterministic(pool.dtype, pool.device, windows)
     if _is_compiled(pool.dtype, pool.device):
         return CpuBackend(pool, n_heads, windows=windows, cap=cap, deterministic=deterministic)
+    if pool.device.type == "cuda" and (made := _of_a_gpu(pool, n_heads, windows, cap)):
+        return made
     return TorchBackend(pool, n_heads, windows=windows, cap=cap)
+
+
+def _of_a_gpu(
+    pool: KVPool, n_heads: int, windows: Sequence[int | None], cap: float
+) -> AttentionBackend | None:
+    """The backend whose kernels are Triton's, which comes with torch for CUDA; None: where it is
+    not there, or a head is too large.
+    """
+    if importlib.util.find_spec("triton") is None or pool.head_dim > _LARGEST_HEAD:
+        return None
+    module = importlib.import_module("radixlm.attention.gpu_backend")
+    made: AttentionBackend = module.GpuBackend(pool, n_heads, windows=windows, cap=cap)
+    return made
 
 
 def _plain_backend(pool: KVPool, n_heads: int) -> CpuBackend | TorchBackend:

@@ -114,7 +114,7 @@ def _at_rest(core: EngineCore) -> bool:
     """Nothing is copied, nor waits to be."""
     [tier] = core.cache.tiers
     policy: DiskWritePolicy = "evict" if tier.place is Place.HOST else "all"
-    return not core.cache.usage().locked and not tier.to_write(policy, core.cache.capacity)
+    return not core.cache.usage().locked and not tier.queue.take(policy, core.cache.capacity)
 
 
 def beside_places(folder: Path, scratch: Path, kv_tokens: int, ratio: float) -> Iterator[Any]:

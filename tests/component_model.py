@@ -73,13 +73,19 @@ class Stored:
     blocks: set[Path] = field(default_factory=set)
 
 
+class StorableStates(StateSlots):
+    """States beside places, as if these kept them."""
+
+    storable = True
+
+
 class CheckedComponents:
     """Operations as a scheduler's; `verify` compares all that can be seen with the model."""
 
     def __init__(self, setup: Setup) -> None:
         self.counts: Counter[str] = Counter()
         self.page, self.window = setup.page_size, setup.window
-        components = [partial(StateSlots, setup.states)] if setup.states else []
+        components = [partial(StorableStates, setup.states)] if setup.states else []
         self.cache = RadixCache(
             setup.pages * self.page, self.page, windows=setup.window, components=components
         )
@@ -285,7 +291,7 @@ class CheckedComponents:
     def store(self, stored: Stored, n_tokens: int) -> None:
         """Write what a place wants next, as Saving does."""
         tier = stored.tier
-        for blocks in tier.to_write("through", n_tokens):
+        for blocks in tier.queue.take("through", n_tokens):
             size = blocks.tokens.size - blocks.start
             held = tier.lock(blocks.tokens, blocks.namespace, blocks.start)
             if tier.reserve(size):
@@ -416,13 +422,9 @@ class CheckedComponents:
         if self.states is not None:
             for source, slot in self.states.take_copies():
                 self.state_memory[slot] = None if source == EMPTY else self.state_memory[source]
-        if (
-            self.cache.windows is not None
-            and (moves := self.cache.windows.take_moves()) is not None
-        ):
-            self.window_slot |= dict(
-                zip(moves.slots.tolist(), moves.window_slots.tolist(), strict=True)
-            )
+        for component in self.cache.components:
+            for moves in component.take_moves().values():
+                self.window_slot |= dict(zip(*(each.tolist() for each in moves), strict=True))
 
     def _use(self, path: Path | None) -> None:
         if path is not None:

@@ -82,7 +82,7 @@ def _(windows: WindowSlots) -> None:
     require(np.unique(given).size == given.size, "two tokens have one window slot")
     usage = windows.usage()
     require(given.size == windows.capacity - usage.free, f"{given.size} window slots of {usage}")
-    require(windows.held >= windows.pinned >= 0, "more window slots are pinned than locked")
+    require(windows.locked >= windows.pinned >= 0, "more window slots are pinned than locked")
 
 
 @check.register
@@ -112,7 +112,10 @@ def _(cache: RadixCache) -> None:
         check(component)
         its = component.usage()
         its.check(component.capacity)
-        private = sum(lease.private_of(index) for lease in cache.leases)
+        locked = np.count_nonzero(component.locks)
+        require(locked == its.locked, f"{locked} slots of a component are locked, not {its}")
+        holding = [lease for lease in cache.leases if index < len(lease.holds)]  # not for copies
+        private = sum(lease.private_of(index) for lease in holding)
         require(private == its.private, f"leases hold {private} of a component, not {its}")
     for tier in cache.tiers:
         tier.usage().check(tier.capacity)

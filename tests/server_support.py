@@ -401,7 +401,7 @@ def wait_for_copies(engine: Engine) -> None:
     """
 
     def at_rest(core: EngineCore) -> bool:
-        waits = core.cache.tiers[0].to_write("evict", core.cache.capacity)
+        waits = core.cache.tiers[0].queue.take("evict", core.cache.capacity)
         return not waits and not core.cache.usage().locked
 
     assert until(lambda: engine.client.ask(at_rest).result())

@@ -240,7 +240,7 @@ class CheckedWindows:
             for reader in self.readers
         )
         same("private", usage.private, private)
-        same("all locks", self.windows.held, self.locks.total())
+        same("all locks", int(self.windows.locks.sum()), self.locks.total())
         for reader in self.readers:
             self._reads(reader)
 
@@ -301,8 +301,8 @@ class CheckedWindows:
 
     def _move(self) -> None:
         moves = self.windows.take_moves()
-        if moves is not None:
-            self.place[moves.slots] = moves.window_slots
+        if moves:
+            self.place[moves["windows"].slots] = moves["windows"].window_slots
 
     def _up(self, n_tokens: int) -> int:
         return -(-n_tokens // self.page) * self.page

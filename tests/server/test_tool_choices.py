@@ -167,8 +167,10 @@ def test_only_allowed_tools_are_called(form, mode):
     door = {"type": "function", "function": {"name": "door"}}
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [door]}}
     with model(TEMPLATES[form], BEGINS[form] if mode == "auto" else "") as client:
-        answer = client.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, n=3)
-        whole = client.chat(tools=TOOLS, tool_choice="auto", max_tokens=1).json()
+        answer = client.chat(
+            "which door", tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, n=3
+        )
+        whole = client.chat("which door", tools=TOOLS, tool_choice="auto", max_tokens=1).json()
     for made in answer.json()["choices"]:
         assert [name for name, _ in calls_of(made, followed=mode == "required")] == ["door"]
     # All tools are told of, so that the prompt is the same one.

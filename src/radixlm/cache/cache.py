@@ -114,6 +114,9 @@ class RadixCache:
 
     def add_store(self, place: Place, block_tokens: int, capacity_tokens: int) -> StoredTier:
         """Keep the books of a store from now on, as one of `tiers`. Raises ConfigError."""
+        if not all(component.storable for component in self.components):
+            what = "a part of this model's memory, such as recurrent states,"
+            raise ConfigError(f"{what} can not be stored yet (--host-kv-tokens, --disk-cache)")
         sizes = block_tokens, capacity_tokens
         tier = StoredTier(self.tree, place, *sizes, self.capacity, self.windows)
         self.tiers = sorted([*self.tiers, tier], key=lambda each: each.place)
@@ -130,12 +133,8 @@ class RadixCache:
         return self.round_down(self.capacity - self.pins.budget)
 
     def usage(self) -> Usage:
-        return Usage(
-            self.allocator.free_size,
-            self._private,
-            self.tree.protected_size,
-            self.tree.evictable_size,
-        )
+        free, tree = self.allocator.free_size, self.tree
+        return Usage(free, self._private, tree.protected_size, tree.evictable_size)
 
     def match(
         self, key: KeyLike, namespace: Hashable = None, *, max_match: int | None = None
@@ -200,7 +199,7 @@ class RadixCache:
         node = self.tree.inc_lock_ref(match, priority)
         if match.length:
             for tier in self.tiers:
-                tier.note(node, found=match.length)
+                tier.queue.note(node, match.length)
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, known, expected)
@@ -374,7 +373,7 @@ class RadixCache:
         )
         self._private -= upto - inserted.already_there
         for tier in self.tiers:
-            tier.note(inserted.node, found=min(lease.known, upto))
+            tier.queue.note(inserted.node, min(lease.known, upto))
         return inserted
 
     def give_back(self, slots: Slots) -> None:

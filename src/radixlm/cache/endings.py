@@ -8,6 +8,7 @@ from itertools import islice
 
 import numpy as np
 
+from radixlm.cache.components.component import CutMatch
 from radixlm.cache.radix.node import NEVER, TOKEN_BYTES, Match, TreeNode, page_key
 from radixlm.core.keys import Key, common_prefix, first_difference
 from radixlm.core.misses import MissReason, MissReport
@@ -54,13 +55,12 @@ class Ending:
         self._wanted = wanted
         self._limit = limit
         self._page = page_size
-        self._matched = match.length
+        self._agreed = self._matched = match.length
         if limit - match.length < page_size:
             self.reason = self._held_back()
             return
-        self._agreed = match.agreed.length
-        if self._agreed > match.length:
-            self.reason = MissReason.WINDOW_EVICTED
+        if isinstance(match, CutMatch):
+            self._agreed, self.reason = match.whole.length, match.reason
             return
         page = key[match.length : match.length + page_size].tobytes()
         beyond = _beyond(match, page, page_size)
@@ -87,7 +87,8 @@ class Ending:
         """The reason and what belongs to it; `now` by the tree's clock when it ended."""
         matched = self._matched
         report = MissReport(self._wanted, matched, self.reason, matched)
-        if self.reason in (MissReason.EVICTED, MissReason.WINDOW_EVICTED):
+        cut = self._agreed > matched
+        if cut or self.reason is MissReason.EVICTED:
             host, disk = (max(matched, min(end, self._known)) for end in self._stored)
             report = replace(report, on_host=host - matched, on_disk=max(0, disk - host))
         if self.reason is MissReason.EVICTED:
@@ -98,7 +99,7 @@ class Ending:
                 evicted_ago=None if never else max(0.0, now - self._evicted_at),
                 hits=self._hits,
             )
-        if self.reason is MissReason.WINDOW_EVICTED:
+        if cut:
             return replace(report, evicted=max(self._agreed, host, disk) - matched)
         if self.reason is not MissReason.DIVERGED:
             return report

@@ -124,27 +124,19 @@ class Lease:
 
     def takes(self, component: int, n_tokens: int) -> int:
         """Slots of the cache's n-th component that `n_tokens` more tokens take."""
-        if component >= len(self.holds):
-            return 0
         first, stop = (self._keeper.round_up(self.length + more) for more in (0, n_tokens))
         return self.holds[component].takes(first, stop)
 
     def private_of(self, component: int) -> int:
         """Slots of the n-th component that only this lease uses."""
-        if component >= len(self.holds):
-            return 0
         return self.holds[component].private(self._keeper.round_up(self.length), self.committed)
 
     def locks_of(self, component: int) -> Slots:
         """The slots that it locks of the n-th component, see Component.needs."""
-        if component >= len(self.holds):
-            return NO_SLOTS
         return self.holds[component].locks(self.committed, self._slots)
 
     def still_takes(self, component: int, total: int) -> int:
         """Slots of the n-th component that it takes until it has `total` tokens."""
-        if component >= len(self.holds):
-            return 0
         whole = self._keeper.round_up(self.length)
         return self.holds[component].still_takes(total, whole, self.cached)
 
@@ -239,7 +231,7 @@ class Lease:
         remap = None
         slots = path_slots(self.node, start, there) if there > start else NO_SLOTS
         for hold in self.holds:
-            hold.commit(start, upto, self._slots, slots)
+            hold.commit(start, self.node, self._slots, slots)
         if there > start:
             self._keeper.give_back(self._slots[start:there].copy())
             self._slots[start:there] = slots

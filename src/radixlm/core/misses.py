@@ -24,6 +24,7 @@ class MissReason(StrEnum):
     DIVERGED = "diverged"  # something else follows there
     EVICTED = "evicted"  # it was there, but had to go
     WINDOW_EVICTED = "window_evicted"  # it is there, but not a whole window in layers with one
+    NO_STATE = "no_state"  # it is there, but no state of the model after any token of it
     LAST_TOKEN = "last_token"  # noqa: S105
     # all hit but the last token, or its page: its logits are wanted
     HELD_BACK = "held_back"  # the caller wanted no more, say for prompt log-probabilities
@@ -43,8 +44,8 @@ class MissReport:
         is shown, to compare lists whose entries changed places.
     evicted, evicted_ago: for `evicted`, how many tokens from there on had been cached, and how many
         seconds ago the first of them was evicted, None where another run of the server had them.
-        hits: how often the tokens there had been found. For `window_evicted`, how many are cached
-        from there on, but for layers with a window.
+        hits: how often the tokens there had been found. For `window_evicted` and `no_state`, how
+        many are cached from there on, but for what the reason names.
     on_host, on_disk: of these, how many could have been copied from host memory, in about
         host_seconds where that is known, and of the rest read from disk, in read_seconds.
         computed_because: why they were not.
@@ -125,6 +126,11 @@ class MissReport:
                 rest = (
                     f"{self.evicted} from token {self.position} on are cached, but the window "
                     "before a token there was evicted"
+                )
+            case MissReason.NO_STATE:
+                rest = (
+                    f"{self.evicted} from token {self.position} on are cached, but no state is "
+                    "kept that was computed from them"
                 )
             case MissReason.LAST_TOKEN:
                 rest = "the last token is always computed"

@@ -123,7 +123,7 @@ class Saving:
         if self._dropped() and self._may_write:
             # No more than was computed since: else a small disk would be written over and over.
             owed = self._cache.tree.stats.inserted_tokens - self._begun
-            for blocks in self._tier.to_write(self._policy, min(self._batch, owed)):
+            for blocks in self._tier.queue.take(self._policy, min(self._batch, owed)):
                 self._write(blocks)
         return learnt
 
@@ -131,7 +131,7 @@ class Saving:
         """Begin to write all that is resident and worth it, for a stop, where it outlives that."""
         lasts = self._tier.place is Place.DISK and self._policy != "off"
         if lasts and not self.error and self._dropped():
-            for blocks in self._tier.to_write_at_stop(self._tier.capacity):
+            for blocks in self._tier.queue.rest(self._tier.capacity):
                 self._write(blocks)
 
     def give_way(self) -> None:

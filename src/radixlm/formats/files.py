@@ -17,7 +17,7 @@ MOST_BYTES = 64 * 2**20
 # What quantizes the checkpoints that are read, by config.json's `quant_method`.
 QUANTIZERS = (
     *("compressed-tensors", "gptq", "awq", "mxfp4"),
-    *("fp8", "fbgemm_fp8", "modelopt", "modelopt_fp4"),
+    *("fp8", "fbgemm_fp8", "modelopt", "modelopt_fp4", "bitsandbytes"),
 )
 # Where older versions of ModelOpt say how a checkpoint is quantized.
 MODELOPT_FILE = "hf_quant_config.json"

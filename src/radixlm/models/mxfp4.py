@@ -15,6 +15,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.models.cuts import Cut
+from radixlm.models.quantized_parts import check_type
 from radixlm.models.safetensors_files import FLOATS, StoredTensor, survey
 from radixlm.products.quantized import QuantizedWeight, from_mxfp4
 
@@ -47,7 +48,7 @@ class MXFP4Checkpoint:
             if name.endswith(_BLOCKS):
                 self._take(name.removesuffix(_BLOCKS), tensor)
             elif not name.endswith(_SCALES):
-                _check(name, tensor, FLOATS)
+                check_type(name, tensor, FLOATS)
                 self._shapes[name] = tensor.shape
             elif f"{name.removesuffix(_SCALES)}{_BLOCKS}" not in self._stored:
                 raise CheckpointError(f"tensor {name!r} has no blocks beside it")
@@ -75,7 +76,7 @@ class MXFP4Checkpoint:
 
     def _take(self, product: str, blocks: StoredTensor) -> None:
         """All experts' weights of a product."""
-        _check(product + _BLOCKS, blocks, ("U8",))
+        check_type(product + _BLOCKS, blocks, ("U8",))
         if len(blocks.shape) != 4 or blocks.shape[3] != _BLOCK_BYTES:
             raise CheckpointError(
                 f"tensor {product + _BLOCKS!r} has shape {blocks.shape}; supported: (experts, out, "
@@ -84,7 +85,7 @@ class MXFP4Checkpoint:
         scales = self._stored.get(product + _SCALES)
         if scales is None:
             raise CheckpointError(f"tensor {product + _SCALES!r} is missing")
-        _check(product + _SCALES, scales, ("U8",))
+        check_type(product + _SCALES, scales, ("U8",))
         if scales.shape != blocks.shape[:3]:
             raise CheckpointError(
                 f"tensor {product + _SCALES!r} has shape {scales.shape}; with the blocks' shape it "
@@ -95,10 +96,3 @@ class MXFP4Checkpoint:
             name = f"{product}.{number}.weight"
             self._experts[name] = _Expert(product, number)
             self._shapes[name] = outputs, groups * size * 2
-
-
-def _check(name: str, tensor: StoredTensor, types: tuple[str, ...]) -> None:
-    if tensor.dtype not in types:
-        raise CheckpointError(
-            f"tensor {name!r} is of type {tensor.dtype}; supported: {', '.join(types)}"
-        )

@@ -11,18 +11,25 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.files import MODELOPT_FILE, read_json_object
+from radixlm.models.bitsandbytes import BitsAndBytesCheckpoint, Int8
 from radixlm.models.compressed_tensors import compressed_tensors
 from radixlm.models.config_fields import unsupported
 from radixlm.models.cuts import Cut
 from radixlm.models.float_weights import fbgemm_fp8, fp8, modelopt
 from radixlm.models.gptq_awq import awq, gptq
 from radixlm.models.mxfp4 import MXFP4Checkpoint
-from radixlm.models.quantized_parts import PLACE, Packing, Types
-from radixlm.models.safetensors_files import FLOATS, PlainCheckpoint, StoredTensor, survey
+from radixlm.models.quantized_parts import PLACE, Packing, check_part
+from radixlm.models.safetensors_files import (
+    FLOATS,
+    CutCheckpoint,
+    PlainCheckpoint,
+    StoredTensor,
+    survey,
+)
 from radixlm.products.quantized import QuantizedWeight
 
-# Has a class of its own: one tensor has the weights of all experts.
-_MXFP4 = "mxfp4"
+# Have a class of their own: one tensor has the weights of all experts; the tensors give the shapes.
+_MXFP4, _BITS_AND_BYTES = "mxfp4", "bitsandbytes"
 _OTHERS = ("I8", "I32", "I64", "U8", "F8_E4M3", "F8_E8M0")
 # By `quant_method`: of `quantization_config`.
 _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
@@ -38,7 +45,7 @@ _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
 _OF_KEYS_AND_VALUES = (".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 
 
-def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint | MXFP4Checkpoint:
+def open_checkpoint(folder: Path) -> CutCheckpoint:
     """Open a quantized checkpoint by the folder's config.json. Raises UnsupportedModelError that
     names its field, CheckpointError that names the tensor or the file.
     """
@@ -53,8 +60,13 @@ def open_checkpoint(folder: Path) -> PlainCheckpoint | QuantizedCheckpoint | MXF
     method = str(section.get("quant_method")).lower()
     if method == _MXFP4:
         return MXFP4Checkpoint(folder)
+    if method == _BITS_AND_BYTES:
+        in_8_bits = section.get("load_in_8bit") is True
+        return QuantizedCheckpoint(folder, Int8()) if in_8_bits else BitsAndBytesCheckpoint(folder)
     if method not in _METHODS:
-        raise unsupported(f"{PLACE}quant_method", method, ", ".join((*_METHODS, _MXFP4)))
+        raise unsupported(
+            f"{PLACE}quant_method", method, ", ".join((*_METHODS, _MXFP4, _BITS_AND_BYTES))
+        )
     return QuantizedCheckpoint(folder, _METHODS[method](section))
 
 
@@ -124,21 +136,8 @@ class QuantizedCheckpoint:
         parts = {}
         for part, types in wanted.items():
             if (tensor := self._plain.pop(module + part, None)) is not None:
-                _check(module + part, tensor, types)
+                check_part(module + part, tensor, types)
                 parts[part] = tensor
             elif part not in self._packing.optional:
                 raise CheckpointError(f"tensor {module + part!r} is missing: {codes!r} needs it")
         self._parts[f"{module}weight"], self._shapes[f"{module}weight"] = parts, shape
-
-
-def _check(name: str, tensor: StoredTensor, types: Types) -> None:
-    shapes = types.get(tensor.dtype)
-    if shapes is None:
-        raise CheckpointError(
-            f"tensor {name!r} is of type {tensor.dtype}; supported: {', '.join(types)}"
-        )
-    if tensor.shape not in shapes:
-        raise CheckpointError(
-            f"tensor {name!r} has shape {tensor.shape}; with the codes' shape and config.json it "
-            f"should be {shapes[0]}"
-        )

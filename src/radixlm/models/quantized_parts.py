@@ -21,6 +21,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.models.config_fields import Size, supported
+from radixlm.models.safetensors_files import StoredTensor
 from radixlm.products.quantized import MIDDLE, QuantizedWeight
 
 # Where the fields stand in config.json.
@@ -95,6 +96,24 @@ class Packing(Protocol):
         UnsupportedModelError.
         """
         ...
+
+
+def check_part(name: str, tensor: StoredTensor, types: Types) -> None:
+    """Raises CheckpointError, with the tensor's name, for another type or shape."""
+    check_type(name, tensor, types)
+    shapes = types[tensor.dtype]
+    if tensor.shape not in shapes:
+        raise CheckpointError(
+            f"tensor {name!r} has shape {tensor.shape}; with the codes' shape and config.json it "
+            f"should be {shapes[0]}"
+        )
+
+
+def check_type(name: str, tensor: StoredTensor, types: Collection[str]) -> None:
+    if tensor.dtype not in types:
+        raise CheckpointError(
+            f"tensor {name!r} is of type {tensor.dtype}; supported: {', '.join(types)}"
+        )
 
 
 def typed(types: Collection[str], *shapes: tuple[int, ...]) -> Types:

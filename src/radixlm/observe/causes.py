@@ -108,6 +108,11 @@ class Cause(StrEnum):
         "it is cached, but in layers with a window those before it had to make room",
         "give these layers more room (--swa-full-tokens-ratio), or pin the prefix",
     )
+    NO_STATE = (
+        "no_state",
+        "it is cached, but the model's state after it is not kept",
+        "pin the prefix once it is computed again",
+    )
     FIRST_SEEN = ("first_seen", "nothing like it was cached before")
     # but the last token, or its page
     NOTHING_MISSED = ("nothing_missed", "all of it was cached, but what is always computed")
@@ -142,6 +147,7 @@ _OF_REASON: Final = {
     MissReason.NEW: Cause.FIRST_SEEN,
     MissReason.LAST_TOKEN: Cause.NOTHING_MISSED,
     MissReason.WINDOW_EVICTED: Cause.WINDOW_EVICTED,
+    MissReason.NO_STATE: Cause.NO_STATE,
     MissReason.PAGE_FLOOR: Cause.PAGE_FLOOR,
     MissReason.BLOCK_FLOOR: Cause.BLOCK_FLOOR,
     MissReason.HELD_BACK: Cause.HELD_BACK,

@@ -1,8 +1,10 @@
 """One strip of a product with 8- or 4-bit floats: a few rows, as they are, times a panel, compiled.
 
 A code is widened to bfloat16, which holds each E4M3 and E2M1 number exactly: two tables give the
-bytes of that, which are brought side by side. So units of a panel have another order here than in
-`quantized_strips`: of four outputs the first two inputs of each come first, then the other two.
+bytes of that, which are brought side by side. Of NF4 and FP4 it is the nearest one, and with rows
+in float32 another is added that stands for most of the rest. So units of a panel have
+another order here than in `quantized_strips`: of four outputs the first two inputs of each come
+first, then the other two.
 
     codes   a0 a1 b0 b1 c0 c1 d0 d1 | a2 a3 ..   ->   (a0 a1) (b0 b1) (c0 c1) (d0 d1),  (a2 a3) ..
 
@@ -26,7 +28,7 @@ from radixlm.kernels.bytes import bfloat16_bytes, e4m3_bytes, halves_of_bytes, l
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, order_of, prefetch_line
 from radixlm.products.panel_products import rows_until
-from radixlm.products.quantized import E2M1
+from radixlm.products.quantized import LEVELS
 from radixlm.products.quantized_strips import (
     AHEAD_BYTES,
     LANES,
@@ -124,7 +126,8 @@ class _FloatSums:
             for row, sums in zip(rows, self._sums, strict=True):
                 x = offset(b, row, place, 2 if kind.bfloat16 else 4)
                 for number, vectors in enumerate(pairs):
-                    self._add_pairs(sums, x, 2 * number, vectors)
+                    place_of = number * per_step // len(pairs) // 2 * 2
+                    self._add_pairs(sums, x, place_of, vectors)
 
     def _add_pairs(self, sums: Sequence[Any], x: Any, place: int, vectors: Sequence[Any]) -> None:
         b, ops = self._builder, self.ops
@@ -142,10 +145,12 @@ class _FloatSums:
 
 
 def _widened(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, packed: Any) -> list[Any]:
-    """The pairs of bfloat16 numbers of a vector of codes, in the order of the inputs."""
+    """The pairs of bfloat16 numbers of a vector of codes, in the order of the inputs; where numbers
+    are sums of two, both.
+    """
     made = []
     for codes in [packed] if kind.bits == 8 else halves_of_bytes(ops, builder, packed):
-        low, high = _bytes_of(ops, builder, kind, codes)
+        terms = _bytes_of(ops, builder, kind, codes)
         count, size = 4 * VECTOR_LANES, 4 * _NEAR
         for half in range(2):
             starts = [part * size + half * size // 2 for part in range(count // size)]
@@ -155,14 +160,24 @@ def _widened(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, packed: Any) ->
                 for i in range(size // 2)
                 for side in range(2)
             ]
-            both = builder.shuffle_vector(low, high, order_of(order))
-            made.append(builder.bitcast(both, ops.pairs))
+            for low, high in terms:
+                both = builder.shuffle_vector(low, high, order_of(order))
+                made.append(builder.bitcast(both, ops.pairs))
     return made
 
 
-def _bytes_of(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, codes: Any) -> tuple[Any, Any]:
-    """The lower and the upper byte of each code's number in bfloat16."""
+def _bytes_of(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, codes: Any) -> list[Any]:
+    """The lower and the upper byte of each code's number in bfloat16, or of both that it is the sum
+    of.
+    """
     if kind.numbers == "e4m3":
-        return e4m3_bytes(ops, builder, codes)
-    low, high = (looked_up(ops, builder, table, codes) for table in bfloat16_bytes(E2M1))
-    return low, high
+        return [e4m3_bytes(ops, builder, codes)]
+    levels = torch.tensor(LEVELS[kind.numbers])
+    terms = [levels.bfloat16().float()]
+    rest = levels - terms[0]
+    if rest.any() and not kind.bfloat16:
+        terms.append(rest.bfloat16().float())
+    return [
+        [looked_up(ops, builder, table, codes) for table in bfloat16_bytes(term.tolist())]
+        for term in terms
+    ]

@@ -2,15 +2,16 @@
 
     weight[o, i] = scales[o, i // group] * (codes[o, i] - zero) + offsets[o, i // group]
 
-Of weights in *floats* a code is not the number itself but stands for one: E4M3 in 8 bits, E2M1, 0
-to 6 and -0 to -6, in 4 (OCP Microscaling Formats, 5.3). Else codes are unsigned, since that is what
-processors multiply with signed activations. A group is a stretch of a row's inputs; scales and
-offsets are float32 here, whatever they are computed with.
+Of weights in *floats* a code is not the number itself but stands for one: E4M3 in 8 bits, and in 4
+bits one of 16: of E2M1, 0 to 6 and -0 to -6 (OCP Microscaling Formats, 5.3), of NF4, quantiles of a
+normal distribution (Dettmers et al., 2023), or of bitsandbytes' FP4. Else codes are unsigned,
+since that is what processors multiply with signed activations. A group is a stretch of a row's
+inputs; scales and offsets are float32 here, whatever they are computed with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -22,8 +23,25 @@ from radixlm.core.errors import CheckpointError
 # By bits: the code of 0 of symmetric weights.
 MIDDLE = {8: 128, 4: 8}
 # What codes are: integers, or floats in 4 or 8 bits.
-Numbers = Literal["int", "e2m1", "e4m3"]
-E2M1 = tuple(sign * level for sign in (1, -1) for level in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0))
+Numbers = Literal["int", "e2m1", "nf4", "fp4", "e4m3"]
+_LEVELS_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941),
+    *(0.7229568362236023, 1.0),
+)
+
+
+def _signed(*levels: float) -> tuple[float, ...]:
+    return tuple(sign * level for sign in (1, -1) for level in levels)
+
+
+# What the codes of 4 bits stand for.
+LEVELS: Mapping[Numbers, tuple[float, ...]] = {
+    "e2m1": _signed(0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0),
+    "nf4": _LEVELS_NF4,
+    "fp4": _signed(0.0, 0.0625 / 12, 8 / 12, 1.0, 4 / 12, 6 / 12, 2 / 12, 3 / 12),
+}
 _MOST_E4M3 = 448.0
 _NUMBERS_AT_ONCE = 1 << 20
 _FILLED_AT_ONCE = 1 << 24
@@ -78,7 +96,7 @@ class QuantizedWeight:
         elif self.numbers == "e4m3":
             made = e4m3(self.codes)
         else:
-            made = torch.tensor(E2M1, device=self.codes.device)[self.codes.long()]
+            made = torch.tensor(LEVELS[self.numbers], device=self.codes.device)[self.codes.long()]
         made = made.view(outputs, groups, -1).mul_(self.scales.unsqueeze(2))
         if self.offsets is not None:
             made.add_(self.offsets.unsqueeze(2))

@@ -53,8 +53,8 @@ class StripKind(NamedTuple):
 
     @property
     def scale_bytes(self) -> int:
-        """float16 in groups, which are small; those of E4M3 are large, and stay as they are."""
-        return 4 if self.numbers == "e4m3" else 2
+        """float16 in groups, where formats have few bits of them; else they stay as they are."""
+        return 2 if self.numbers in ("int", "e2m1") else 4
 
 
 def make_strip(kind: StripKind, height: int) -> Any:

@@ -163,8 +163,9 @@ class Scheduler:
         states = {state.running_lease: state for state in parts}
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
         rows = tuple(scheduled_row(state, parts[state]) for state in ordered)
-        windows = self._cache.windows if rows else None  # nobody computes an empty batch
-        return ScheduledBatch(rows, windows=None if windows is None else windows.take_moves())
+        computed = self._cache.components if rows else ()  # nobody computes an empty batch
+        moves = [move for component in computed for move in component.take_moves().items()]
+        return ScheduledBatch(rows, **dict(moves))
 
     def update(
         self, batch: ScheduledBatch, result: StepResult, grown: Mapping[str, NewTokens]
@@ -391,8 +392,7 @@ class Scheduler:
     def _commit(self, state: RequestState) -> None:
         lease = state.running_lease
         before = lease.committed
-        remap = lease.commit(state.computed)
-        if remap is not None:
+        if (remap := lease.commit(state.computed)) is not None:
             state.remaps.append(remap)
         if lease.committed > before:
             self.waiting_room.committed(state, before, lease.committed)

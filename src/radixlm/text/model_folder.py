@@ -24,7 +24,14 @@ _MOST_OF_CARD = 2**20  # bytes
 # What llama.cpp calls the file with a model's vision, beside that of its text.
 _VISION = "mmproj"
 _SHOWN = 10
-_QUANTIZERS = ("bitsandbytes", "HQQ", "torchao", "Quark")
+_QUANTIZERS = ("HQQ", "torchao", "Quark", "AutoRound", "Quanto", "EETQ", "AQLM", "VPTQ")
+# How some of them make what is served, of the same model.
+_INSTEAD = {
+    "AutoRound": ", or save it from AutoRound with format='auto_gptq'",
+    "Quark": ", or quantize it with llm-compressor, which saves compressed-tensors",
+    "torchao": ", or quantize it with llm-compressor, which saves compressed-tensors",
+    "MLX": ", or a GGUF file of it",
+}
 # What a model card says that its model was made from.
 _MADE_FROM = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
 _SERVED = f"weights in float32, bfloat16, float16, and by {', '.join(QUANTIZERS)} are"
@@ -60,7 +67,11 @@ def _tool(name: str) -> str:
     return str(beside)
 
 
-_QUANTIZER_OF = {name.lower(): name for name in _QUANTIZERS}
+_QUANTIZER_OF = {
+    **{name.lower(): name for name in _QUANTIZERS},
+    "auto-round": "AutoRound",
+    "intel/auto-round": "AutoRound",
+}
 
 
 def check_file(path: Path) -> None:
@@ -126,7 +137,9 @@ def _quantized(folder: Path, how: str, field: str) -> UnsupportedModelError:
     )
     return UnsupportedModelError(
         f"{str(folder)!r} is a checkpoint quantized with {how} ({field} in its config.json), which "
-        f"is not supported yet: {_SERVED}. Take the model that it was made from",
+        f"is not supported yet: {_SERVED}. Take the model that it was made from, which "
+        "--quantization int8, fp8 or int4 makes as small while it is loaded"
+        f"{_INSTEAD.get(how, '')}",
         commands=fetching(made_from[1] if made_from else "OWNER/NAME"),
     )
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from radixlm.cache import RadixTree
+from dataclasses import replace
+
+from radixlm.cache import RadixCache, RadixTree
 from radixlm.cache import cache as cache_module
 from radixlm.cache.components.states import StateHold, StateSlots
 from radixlm.cache.components.window_hold import Window, WindowHold
 from radixlm.cache.places.stored_parts import StoredParts
+from radixlm.cache.places.write_queue import WriteQueue
 from radixlm.cache.radix.conservation import Usage
 from radixlm.cache.radix.node import NO_SLOTS, upward
 from radixlm.cache.radix.tree_stats import Reuse
+from radixlm.core.misses import MissReason
+from radixlm.scheduler.restoring import Restoring
 from tests.property.cache.faults import FAULTS, Patch, around, fault
 
 BEFORE = set(FAULTS)
@@ -91,6 +96,33 @@ def matches_stay_when_components_change(changed, self, slots):
     self.version -= 1
 
 
+def of_the_version_before(call, self, *args):
+    version = self._tree.version
+    call(self, *args)
+    self._tree.version = version
+
+
+@around(StateSlots, "enter")
+def matches_stay_when_a_checkpoint_is_left(enter, self, node, slot):
+    of_the_version_before(enter, self, node, slot)
+
+
+@around(Window, "replace")
+def matches_stay_when_a_window_is_there_again(give, self, mine, theirs, node):
+    of_the_version_before(give, self, mine, theirs, node)
+
+
+@around(StateSlots, "cut")
+def states_give_the_reason_of_windows(cut, self, match):
+    found = cut(self, match)
+    return found if found is match else replace(found, reason=MissReason.WINDOW_EVICTED)
+
+
+@fault
+def what_no_place_keeps_is_stored(patch: Patch) -> None:
+    patch.setattr(StateSlots, "storable", True)
+
+
 # Checkpoints of states
 
 
@@ -144,9 +176,9 @@ def a_state_is_copied_from_the_wrong_slot(give, self, source):
     return give(self, (source + 1) % self.capacity)
 
 
-@around(StateSlots, "take_copies")
-def copies_are_made_in_another_order(take, self):
-    return take(self)[::-1]
+@around(StateSlots, "_set_free")
+def a_copy_outlives_its_slot(_set, self, slot):
+    self._free.append(slot)
 
 
 @around(StateSlots, "evict")
@@ -209,6 +241,53 @@ def a_window_gets_no_slots(_extend, _self, _first, _stop, _slots):
 @around(WindowHold, "release")
 def a_window_stays_locked(_release, _self, _committed, _slots, *, used):
     pass
+
+
+@around(Window, "take_moves")
+def a_token_moves_once_only(take, self):
+    moves = take(self)
+    for each in moves.values():
+        self._moved[each.slots] = True
+    return moves
+
+
+@around(Window, "take_moves")
+def moves_are_of_what_was_given_back_too(take, self):
+    there, self.resident = self.resident, lambda slots: slots >= 0
+    moves, self.resident = take(self), there
+    return moves
+
+
+@around(Window, "_note_moves")
+def a_window_that_is_there_again_does_not_move(note, self, slots):
+    if not self._cached[self.of[slots]].any():
+        note(self, slots)
+
+
+@around(RadixCache, "drop")
+def a_lease_that_got_no_room_has_used_what_it_found(drop, self, lease, *, used):
+    drop(self, lease, used=True)
+
+
+# Windows in places
+
+
+@around(WriteQueue, "_without_windows")
+def a_path_is_not_offered_again(_without, _self, _path, start, _end):
+    return start
+
+
+@around(WriteQueue, "_without_windows")
+def a_path_is_offered_again_without_its_windows(_without, self, path, start, end):
+    return start and min(start, max(end - self._window_blocks * self._parts.block_tokens, 0))
+
+
+@around(Restoring, "_start")
+def a_read_is_usable_from_its_first_token(start, self, *args):
+    made = start(self, *args)
+    if made is not None:
+        made.usable_from = 0
+    return made
 
 
 @around(StateSlots, "usage")

@@ -26,9 +26,11 @@ from tests.unit.cache import (
     test_snapshot,
     test_why,
 )
-from tests.unit.cache.components import test_states
+from tests.unit.cache.components import test_states, test_window_slots_of_cache
+from tests.unit.cache.places import test_stored_windows
 from tests.unit.cache.policies import test_named
 from tests.unit.cache.radix import test_ghosts, test_merge, test_tree, test_tree_errors
+from tests.unit.scheduler import test_restoring_windows
 
 SETUPS = [setup for setup in SMALL if setup.enabled]
 OPERATIONS = 800
@@ -47,6 +49,9 @@ UNIT_TESTS = [
     test_why,
     test_snapshot,
     test_states,
+    test_window_slots_of_cache,
+    test_stored_windows,
+    test_restoring_windows,
 ]
 
 
@@ -115,9 +120,10 @@ def with_arguments(
     where = f"{module.__name__.rpartition('.')[2]}.{name}"
     if not wanted:
         yield where, lambda: function(*receiver)
-    elif len(marks) == 1 and marks[0].args[0] == wanted[0] and len(wanted) == 1:
+    elif len(marks) == 1 and marks[0].args[0] in (wanted[0], tuple(wanted)):
         for value in marks[0].args[1]:
-            yield f"{where}[{value}]", lambda value=value: function(*receiver, value)
+            named = dict(zip(wanted, value if len(wanted) > 1 else (value,), strict=True))
+            yield f"{where}[{value}]", lambda named=named: function(*receiver, **named)
     elif len(wanted) == 1 and (fixture := getattr(module, wanted[0], None) or shared(wanted[0])):
         make = fixture.__wrapped__
         yield where, lambda: function(*receiver, make())

@@ -226,7 +226,7 @@ class StoredMachine(RuleBasedStateMachine):
     def write(self, policy: DiskWritePolicy, most: int, at_stop: bool, place: Place) -> None:
         tree, side = self.cache.tree, self.sides[place]
         tier, tokens = side.tier, most * side.size
-        wanted = tier.to_write_at_stop if at_stop else lambda n: tier.to_write(policy, n)
+        wanted = tier.queue.rest if at_stop else lambda n: tier.queue.take(policy, n)
         found = wanted(tokens)
         assert at_stop or policy != "off" or not found
         assert sum(item.tokens.size - item.start for item in found) <= tokens

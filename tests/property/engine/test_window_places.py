@@ -245,8 +245,7 @@ def a_write_does_not_lock_its_windows(begin, self, slots, block_tokens):
     mine = begin(self, slots, block_tokens)
     self.end_copy(mine)
     there = mine >= 0
-    self._locks[mine[there]] += 1
-    self.held += int(there.sum())
+    self.locks[mine[there]] += 1
     self._copies[mine[there]] += 1
     return mine
 

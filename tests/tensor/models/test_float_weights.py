@@ -22,14 +22,13 @@ from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
 
 from radixlm import Engine, SamplingParams
 from radixlm.core.errors import ModelError, UnsupportedModelError
-from radixlm.models import CausalLM, load_config, load_model, open_checkpoint
-from radixlm.products.gemm_choice import Choose, one_way
+from radixlm.models import open_checkpoint
+from radixlm.products.gemm_choice import one_way
 from radixlm.products.quantized import QuantizedWeight
 from radixlm.testing.float_folders import FloatRecipe, float_parts, write_floats
 from radixlm.testing.quantized_folders import set_section, write_plain
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
-from radixlm.text.model_folder import resolve_model
-from tests.tensor.attention_cases import DenseAttend
+from tests.quantized_checks import check_weights, load, logits
 
 Tensors = dict[str, Tensor]
 TOKENS = list(range(3, 60))
@@ -67,34 +66,10 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(folder, "qwen3", hidden_size=96, intermediate_size=320, head_dim=32)
 
 
-def load(folder: Path, choose: Choose | None = None) -> CausalLM:
-    return load_model(
-        open_checkpoint(resolve_model(str(folder))),
-        load_config(folder),
-        dtype=torch.float32,
-        device=torch.device("cpu"),
-        choose=choose,
-        progress=False,
-    )
-
-
-@torch.inference_mode()
-def logits(model: CausalLM) -> Tensor:
-    rows = torch.arange(len(TOKENS))
-    return model.forward(torch.tensor(TOKENS), rows, DenseAttend(model.config.n_kv_heads), rows)
-
-
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_weights_are_those_of_the_format(plain: Path, tmp_path: Path, recipe: FloatRecipe) -> None:
     whole = write_floats(plain, tmp_path / "q", recipe)
-    checkpoint = open_checkpoint(tmp_path / "q")
-    assert {name: tuple(weight.shape) for name, weight in whole.items()} == checkpoint.shapes
-    for name, expected in whole.items():
-        weight = checkpoint.read(name)
-        assert isinstance(weight, QuantizedWeight) == name.endswith("_proj.weight")
-        if isinstance(weight, QuantizedWeight):
-            weight = weight.dequantized()
-        assert torch.equal(weight, expected), name
+    check_weights(tmp_path / "q", whole)
 
 
 @pytest.mark.parametrize("recipe", [BLOCKS, CHANNEL, NVFP4], ids=str)
@@ -103,8 +78,8 @@ def test_answers_are_those_of_the_weights(plain: Path, tmp_path: Path, recipe: F
     whole = write_floats(plain, tmp_path / "q", recipe)
     reference = load_reference(write_plain(plain, tmp_path / "whole", whole))
     expected = reference_logits(reference, TOKENS)
-    assert (logits(load(tmp_path / "q")) - expected).abs().max() <= 1e-3
-    found = logits(load(tmp_path / "q", one_way))
+    assert (logits(load(tmp_path / "q"), TOKENS) - expected).abs().max() <= 1e-3
+    found = logits(load(tmp_path / "q", one_way), TOKENS)
     # Scales of groups of 4-bit floats are kept in float16.
     assert (found - expected).abs().max() <= (2e-2 if recipe == NVFP4 else 1e-3)
 

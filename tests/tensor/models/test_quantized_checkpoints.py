@@ -23,8 +23,8 @@ from torch import Tensor
 from radixlm import Engine, SamplingParams
 from radixlm.core.errors import CheckpointError, ConfigError, ModelError, UnsupportedModelError
 from radixlm.formats.files import QUANTIZERS
-from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model, open_checkpoint
-from radixlm.products.gemm_choice import Choose, one_way
+from radixlm.models import PlainCheckpoint, open_checkpoint
+from radixlm.products.gemm_choice import one_way
 from radixlm.products.quantized import MIDDLE, QuantizedWeight
 from radixlm.testing.float_folders import FloatRecipe
 from radixlm.testing.quantized_folders import (
@@ -39,7 +39,7 @@ from radixlm.testing.quantized_folders import (
     write_plain,
 )
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
-from tests.tensor.attention_cases import DenseAttend
+from tests.quantized_checks import load, logits
 
 Tensors = dict[str, Tensor]
 Section = dict[str, Any]
@@ -88,23 +88,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(folder, "qwen2", **sizes)
 
 
-def load(folder: Path, choose: Choose | None = None) -> CausalLM:
-    return load_model(
-        open_checkpoint(folder),
-        load_config(folder),
-        dtype=torch.float32,
-        device=CPU,
-        choose=choose,
-        progress=False,
-    )
-
-
-@torch.inference_mode()
-def logits(model: CausalLM) -> Tensor:
-    rows = torch.arange(len(TOKENS))
-    return model.forward(torch.tensor(TOKENS), rows, DenseAttend(model.config.n_kv_heads), rows)
-
-
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_weights_are_those_of_the_format(plain: Path, tmp_path: Path, recipe: Recipe) -> None:
     whole = quantize_folder(plain, tmp_path / "q", recipe)
@@ -143,8 +126,8 @@ def test_logits_are_those_of_the_weights(plain: Path, tmp_path: Path, recipe: Re
     whole = quantize_folder(plain, tmp_path / "q", recipe)
     reference = load_reference(write_plain(plain, tmp_path / "whole", whole))
     expected = reference_logits(reference, TOKENS)
-    assert (logits(load(tmp_path / "q")) - expected).abs().max() <= 1e-3
-    rough = logits(load(tmp_path / "q", one_way))
+    assert (logits(load(tmp_path / "q"), TOKENS) - expected).abs().max() <= 1e-3
+    rough = logits(load(tmp_path / "q", one_way), TOKENS)
     assert (rough - expected).norm() <= ROUNDING * expected.norm()
 
 
@@ -222,7 +205,7 @@ def test_what_is_not_quantized_is_plain(plain: Path, tmp_path: Path) -> None:
         whole |= mixed
     reference = load_reference(write_plain(plain, tmp_path / "whole", whole))
     expected = reference_logits(reference, TOKENS)
-    rough = logits(load(folder, one_way))
+    rough = logits(load(folder, one_way), TOKENS)
     assert (rough - expected).norm() <= ROUNDING * expected.norm()
 
 
@@ -447,5 +430,5 @@ def test_a_missing_g_idx_means_no_order_of_its_own(plain: Path, tmp_path: Path) 
 def test_the_methods_are_those_that_are_named_elsewhere() -> None:
     of_integers = {recipe.section["quant_method"] for recipe in (PACKED, GPTQ, AWQ)}
     of_floats = {FloatRecipe(name).section["quant_method"] for name in FLOATS}
-    others = {"mxfp4", "modelopt", "modelopt_fp4"}
+    others = {"mxfp4", "modelopt", "modelopt_fp4", "bitsandbytes"}
     assert of_integers | of_floats | others == set(QUANTIZERS)

@@ -17,7 +17,8 @@ from radixlm.layers.mlps import MLP
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import GemmChoice, ProductTable, one_way
 from radixlm.products.quantized import (
-    E2M1,
+    LEVELS,
+    Numbers,
     QuantizedWeight,
     e4m3,
     from_mxfp4,
@@ -28,7 +29,7 @@ from radixlm.products.quantized import (
 from radixlm.products.quantized_products import DTYPES, QuantizedProduct, forms_of
 
 CPU = torch.device("cpu")
-FLOATS = ["8 e4m3", "8/64 e4m3", "4/16 e2m1", "4/32 e2m1"]
+FLOATS = ["8 e4m3", "8/64 e4m3", "4/16 e2m1", "4/32 e2m1", "4/64 nf4", "4/32 fp4"]
 KINDS = ["8", "8/16+", "8/32", "4", "4/32+", "4/64", *FLOATS]
 # Each is compiled: of which type rows are is one part of a kernel, of what kind weights another.
 KINDS_AND_TYPES = [
@@ -46,8 +47,8 @@ def random_weight(outputs: int, inputs: int, kind: str) -> QuantizedWeight:
         codes = torch.arange(outputs * inputs).view(outputs, inputs) % 254
         codes += codes >= 127
         return replace(made, codes=codes.to(torch.uint8), zero=0, numbers="e4m3")
-    if numbers == "e2m1":
-        return replace(made, zero=0, numbers="e2m1")
+    if numbers:
+        return replace(made, zero=0, numbers=numbers)
     return replace(made, offsets=torch.randn_like(made.scales) / 100) if "+" in kind else made
 
 
@@ -108,7 +109,7 @@ def test_all_codes_of_floats() -> None:
     assert torch.equal(numbers, codes.view(torch.float8_e4m3fn).float())
     levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     levels = torch.cat([levels, -levels])
-    assert torch.equal(levels, torch.tensor(E2M1))
+    assert torch.equal(levels, torch.tensor(LEVELS["e2m1"]))
     of_four = codes % 16
     eight = QuantizedWeight(codes.repeat(64, 1).T, torch.ones(256, 1), None, 8, 0, "e4m3")
     four = QuantizedWeight(of_four.repeat(64, 1).T, torch.ones(256, 1), None, 4, 0, "e2m1")
@@ -117,6 +118,22 @@ def test_all_codes_of_floats() -> None:
         for dtype, form in itertools.product(DTYPES, forms_of(weight)):
             made = QuantizedProduct(weight, None, dtype, torch.float32, lambda _, form=form: form)
             assert torch.equal(made(x.to(dtype)), wanted.repeat(64, 1))
+
+
+@pytest.mark.parametrize("numbers", ["nf4", "fp4"])
+def test_levels_that_bfloat16_does_not_hold(numbers: Numbers) -> None:
+    """Rows in float32 meet nearly all of them, rows in bfloat16 the nearest in bfloat16."""
+    codes = (torch.arange(64) % 16).to(torch.uint8).repeat(64, 1).T.contiguous()
+    weight = QuantizedWeight(codes, torch.full((64, 1), 3.0), None, 4, 0, numbers)
+    levels = torch.tensor(LEVELS[numbers])[codes.long()]
+    assert torch.equal(weight.dequantized(), levels * 3)
+    x = torch.eye(64)
+    for form in forms_of(weight):
+        made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
+        torch.testing.assert_close(made, levels.T * 3, rtol=1e-5, atol=0)
+        rows = x.bfloat16()
+        half = QuantizedProduct(weight, None, rows.dtype, x.dtype, lambda _, form=form: form)(rows)
+        assert torch.equal(half, levels.T.bfloat16().float() * 3)
 
 
 def test_codes_that_are_no_numbers() -> None:

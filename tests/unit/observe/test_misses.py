@@ -133,6 +133,13 @@ def test_a_difference_needs_the_text() -> None:
     assert cause_of(MissReport(9, 4, MissReason.DIVERGED, 4)) is None
 
 
+def test_every_reason_but_a_difference_has_its_cause() -> None:
+    causes = {reason: cause_of(MissReport(100, 0, reason, 0)) for reason in MissReason}
+    assert [reason for reason, cause in causes.items() if cause is None] == [MissReason.DIVERGED]
+    assert causes[MissReason.NO_STATE] is Cause.NO_STATE
+    assert "--swa-full-tokens-ratio" not in Cause.NO_STATE.fix
+
+
 @pytest.mark.parametrize(
     ("evicted", "cause"), [(1, Cause.FIRST_SEEN), (24, Cause.FIRST_SEEN), (25, Cause.EVICTED)]
 )

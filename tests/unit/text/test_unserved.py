@@ -41,7 +41,8 @@ def quantized(method: str) -> dict[str, Any]:
     ("files", "what"),
     [
         (quantized("quark"), "quantized with Quark"),
-        (quantized("bitsandbytes"), "quantized with bitsandbytes"),
+        (quantized("torchao"), "quantized with torchao"),
+        (quantized("auto-round"), "quantized with AutoRound"),
         (quantized("hqq"), "quantized with HQQ"),
         (quantized("new"), "quantized with 'new'"),
         ({"config.json": {"quantization_config": []}}, "quantized with an unnamed method"),
@@ -60,6 +61,18 @@ def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
     download, serve = error.commands
     assert "hf download OWNER/NAME --local-dir ~/models/NAME" in download
     assert serve.endswith("radixlm serve ~/models/NAME")
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        ("hqq", "--quantization int8, fp8 or int4 makes as small while it is loaded:"),
+        ("torchao", "while it is loaded, or quantize it with llm-compressor"),
+        ("intel/auto-round", r"save it from AutoRound with format='auto_gptq'"),
+    ],
+)
+def test_a_quantized_model_is_refused_with_how_to_convert_it(tmp_path, method, how):
+    assert how in str(refused(folder_with(tmp_path / "model", quantized(method))))
 
 
 def test_a_gguf_file_is_known_by_its_first_bytes(tmp_path):

@@ -2,130 +2,209 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
+
+import numpy as np
 
 from radixlm.cache.radix.conservation import Usage
-from radixlm.cache.radix.node import Match, TreeNode
-from radixlm.core.errors import PinError
+from radixlm.cache.radix.node import NO_SLOTS, Match, TreeNode
+from radixlm.core.errors import CacheError, PinError
 from radixlm.core.keys import Slots
+from radixlm.core.misses import MissReason
 
 
 @dataclass(slots=True)
 class CutMatch(Match):
-    """A match that ends where a component has what it needs. whole: as long as tokens agree."""
+    """A match that ends where a component has what it needs. whole: as long as tokens agree.
+    reason: why it ends there, by the component that cut it last.
+    """
 
     whole: Match
+    reason: MissReason
 
     @property
     def agreed(self) -> Match:
         return self.whole
 
 
-class ComponentHold(Protocol):
+class ComponentHold(ABC):
     """A lease's hold on a component: locks on what is the tree's, and private slots.
 
     slots: those of the pool that the lease has, by token, as far as positions in the same call
     reach. committed: how many tokens are the tree's. length: how many have slots, in whole pages.
     """
 
+    @abstractmethod
     def takes(self, first: int, stop: int) -> int:
         """How many of the component's slots the lease's tokens [first, stop), whole pages, take."""
 
+    @abstractmethod
     def extend(self, first: int, stop: int, slots: Slots) -> None:
         """Take slots of the component: these tokens, maybe none, have slots of the pool now; what
         they take is available.
         """
 
-    def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
-        """Tokens [start, upto) enter the tree. mine: all slots. theirs: the tree's, of those from
-        `start` on that it had before.
+    def commit(self, start: int, node: TreeNode, mine: Slots, theirs: Slots) -> None:  # noqa: B027
+        """Tokens from `start` to the end of `node` entered the tree. mine: all slots. theirs: the
+        tree's, of those that it had before, the first ones. Nothing, where tokens have no slots.
         """
 
-    def checkpoint(self, node: TreeNode) -> None:
-        """All that is computed ends in `node`: leave there what a match needs at its end."""
+    def checkpoint(self, node: TreeNode) -> None:  # noqa: B027
+        """All that is computed ends in `node`: leave there what a match needs at its end. Nothing,
+        where tokens have it.
+        """
 
-    def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
-        """Give up what no token after the first `computed` needs."""
+    def pass_by(self, computed: int, committed: int, slots: Slots) -> None:  # noqa: B027
+        """Give up what no token after the first `computed` needs. Nothing, where all is kept."""
 
+    @abstractmethod
     def release(self, committed: int, slots: Slots, *, used: bool) -> None:
         """Give up all, but private slots of tokens: those are freed with the pool's, by `drop`.
         used: until now; else what goes first is as it was.
         """
 
+    @abstractmethod
     def locks(self, committed: int, slots: Slots) -> Slots:
         """The slots that it locks, as Component.needs names them."""
 
+    @abstractmethod
     def private(self, length: int, committed: int) -> int:
         """The component's slots that only this lease uses."""
 
+    @abstractmethod
     def still_takes(self, total: int, length: int, cached: int) -> int:
         """Slots that it takes until it has `total` tokens, at most, between two steps; `cached`:
         how many a match found.
         """
 
 
-class Component(Protocol):
+class Component(ABC):
     """A component of a model's memory with slots of its own, for tokens or for checkpoints at
     nodes' ends; by the law of Usage. Full keys and values are none: they are what the tree holds.
 
     It says what a match needs of it, what a lease locks and takes, and what goes first when there
     is no room. What a match needs is named by (n,) slots: its own or the pool's.
 
-    held, pinned: locks, and how many slots pins lock. pin_budget: how many they may lock, so that a
-    request alone can go on. Used by one thread, the cache's.
+    Where `cut` would give something else, but for the tree's own transitions, it calls the tree's
+    `changed` with the node where that is, of a path the lowest; or `matches_changed`, which looks
+    at all nodes, where it knows slots only. Else matches from before that are taken for true, and
+    watchers do not see it.
+
+    private, locked: slots that single leases use, and those of the tree under locks. locks: of each
+    slot. pinned: how many pins lock. storable: whether places keep what belongs to it. Used by one
+    thread, the cache's.
     """
 
-    capacity: int
-    held: int
-    pinned: int
+    storable: bool
 
-    @property
-    def pin_budget(self) -> int: ...
+    def __init__(self, capacity: int) -> None:
+        """capacity: slots."""
+        self.capacity = capacity
+        self.private = self.locked = self.pinned = 0
+        self.locks: Slots = np.zeros(capacity, dtype=np.int32)
+        self._pins: Slots = np.zeros(capacity, dtype=np.int32)
 
     @property
     def available(self) -> int:
         """Slots that leases can still get."""
+        return self.capacity - self.private - self.locked
 
+    @abstractmethod
     def usage(self) -> Usage: ...
 
     def figures(self) -> dict[str, Any]:
         """Fields of the engine's statistics."""
+        return {}
 
+    def take_moves(self) -> dict[str, Any]:
+        """Fields of the next batch that is computed: what has moved since the last one."""
+        return {}
+
+    @abstractmethod
     def cut(self, match: Match) -> Match:
         """The longest part of a match that ends where the component has what it needs."""
 
+    @abstractmethod
     def needs(self, match: Match) -> Slots:
         """The slots that a match needs, which `cut` leaves as it is."""
 
+    @abstractmethod
     def hold(self, slots: Slots, node: TreeNode, agreed: int, prompt: int) -> ComponentHold:
         """Lock what a match needs, for a lease. slots: of all that was found. node: where it ends.
         agreed: how many tokens agreed. prompt: where the prompt ends.
         """
 
-    def drop(self, slots: Slots) -> None:
+    def drop(self, slots: Slots) -> None:  # noqa: B027
         """Drop what belongs to slots of the pool that are free now."""
 
-    def pin(self, slots: Slots) -> None:
-        """Lock what a match needs, counted apart."""
+    # Locks and pins
 
-    def unpin(self, slots: Slots) -> None: ...
+    def own(self, slots: Slots) -> Slots:
+        """The component's own slots of those that `needs` names."""
+        return slots
+
+    def lock(self, slots: Slots) -> None:
+        """One lock more on what is all there."""
+        mine = self.own(slots)
+        self.locked += int(np.count_nonzero(self.locks[mine] == 0))
+        self.locks[mine] += 1
+
+    @abstractmethod
+    def unlock(self, slots: Slots, *, used: bool = True) -> None:
+        """Undo a lock on what a match needs. used: until now; else what goes first is as it was."""
+
+    def _unlock(self, slots: Slots) -> Slots:
+        """Undo a lock; its own slots. Raises CacheError for those without."""
+        mine = self.own(slots)
+        if mine.size and int(self.locks[mine].min()) < 1:
+            raise CacheError(f"{mine.size} slots of a component are unlocked, some without a lock")
+        self.locks[mine] -= 1
+        self.locked -= int(np.count_nonzero(self.locks[mine] == 0))
+        return mine
+
+    @property
+    @abstractmethod
+    def pin_budget(self) -> int:
+        """Slots that pins may lock, so that a request alone can go on."""
+
+    def pin(self, slots: Slots) -> None:
+        """Lock what a match needs, counted apart, once for all pins."""
+        self.lock(slots)
+        self.pinned += self.unpinned(slots)
+        self._pins[self.own(slots)] += 1
+
+    def unpin(self, slots: Slots) -> None:
+        self._pins[self.own(slots)] -= 1
+        self.pinned -= self.unpinned(slots)
+        self.unlock(slots)
 
     def unpinned(self, slots: Slots) -> int:
         """How many of these no pin locks."""
+        return int(np.count_nonzero(self._pins[self.own(slots)] == 0))
 
+    @abstractmethod
     def too_many_pinned(self, own: int, held: int) -> PinError:
         """The error for a pin that locks `own` slots, which makes `held` in all."""
 
+    # Admission
+
+    @abstractmethod
     def takes(self, n_tokens: int) -> int:
         """Slots that a request takes to compute `n_tokens`, one step included."""
 
     def locked_anew(self, match: Match) -> int:
         """Slots that are evictable as long as `match` is not locked."""
+        return int(np.count_nonzero(self.locks[self.own(self.needs(match))] == 0))
 
     def given_back(self, held: Iterable[Slots], match: Match) -> int:
         """Slots that only leases with these `locks` lock, and `match` would not lock."""
+        every = self.own(np.concatenate([NO_SLOTS, *held]))
+        mine, count = np.unique(every, return_counts=True)
+        alone = mine[count == self.locks[mine]]
+        return int(np.count_nonzero(~np.isin(alone, self.own(self.needs(match)))))
 
 
 def cut(components: Sequence[Component], match: Match) -> Match:

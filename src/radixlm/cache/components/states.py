@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 
-from radixlm.cache.components.component import CutMatch
+from radixlm.cache.components.component import Component, ComponentHold, CutMatch
 from radixlm.cache.radix.conservation import Usage
 from radixlm.cache.radix.node import NO_SLOTS, Match, TreeNode
 from radixlm.cache.radix.observer import TreeObserver
 from radixlm.cache.radix.tree import RadixTree
 from radixlm.core.errors import CacheError, ConfigError, PinError
 from radixlm.core.keys import Slots
+from radixlm.core.misses import MissReason
 
 # Where a state is copied from that no token was read into.
 EMPTY = -1
@@ -21,7 +19,7 @@ EMPTY = -1
 ALONE = 2
 
 
-class StateSlots(TreeObserver):
+class StateSlots(Component, TreeObserver):
     """The nodes that have a checkpoint of the state at their end, and its slot.
 
         node      [ t0 t1 t2 ] ── [ t3 t4 ] ── [ t5 ]
@@ -38,21 +36,20 @@ class StateSlots(TreeObserver):
     Used by one thread, the cache's.
     """
 
+    storable = False
+
     def __init__(self, capacity: int, tree: RadixTree) -> None:
         """capacity: slots. Raises ConfigError for too few."""
         if capacity < ALONE:
             raise ConfigError(f"{capacity} slots of states, a request alone needs {ALONE}")
-        self.capacity = capacity
+        super().__init__(capacity)
         self.at: dict[TreeNode, int] = {}
-        self.held = self.pinned = self.private = self.locked = 0
         self._tree = tree
         self._node: dict[int, TreeNode] = {}  # by slot
-        self._locks = [0] * capacity
-        self._pins = [0] * capacity
         self._ranks = [(False, 0)] * capacity
         self._uses = 0
         self._free = list(range(capacity))[::-1]
-        self._copies: list[tuple[int, int]] = []
+        self._copies: dict[int, int] = {}  # from where, by slot
         tree.watch(self)
 
     def usage(self) -> Usage:
@@ -60,16 +57,8 @@ class StateSlots(TreeObserver):
         return Usage(len(self._free), self.private, self.locked, evictable)
 
     @property
-    def available(self) -> int:
-        return self.capacity - self.private - self.locked
-
-    @property
     def pin_budget(self) -> int:
         return self.capacity - ALONE
-
-    def figures(self) -> dict[str, Any]:
-        """None yet: no model has states."""
-        return {}
 
     # Matches
 
@@ -82,7 +71,8 @@ class StateSlots(TreeObserver):
             node = node.parent
         if node is None or node.end == match.length:
             return match
-        return CutMatch(node.end, node, len(node), match.namespace, match.version, match.agreed)
+        found = node.end, node, len(node), match.namespace, match.version
+        return CutMatch(*found, match.agreed, MissReason.NO_STATE)
 
     def needs(self, match: Match) -> Slots:
         """(1,) the slot of the checkpoint at a match's end, (0,) without tokens."""
@@ -100,24 +90,14 @@ class StateSlots(TreeObserver):
 
     def lock(self, slots: Slots, *, found: bool = False) -> None:
         """One lock more on checkpoints. found: a lease begins with them."""
-        for slot in slots.tolist():
-            self.locked += not self._locks[slot]
-            self._locks[slot] += 1
-            self.held += 1
-            if found:
-                self._ranks[slot] = True, self._uses
+        super().lock(slots)
+        for slot in slots.tolist() if found else ():
+            self._ranks[slot] = True, self._uses
 
     def unlock(self, slots: Slots, *, used: bool = True) -> None:
-        """Undo a lock; the checkpoint was used until now, or not."""
-        for slot in slots.tolist():
-            if self._locks[slot] < 1:
-                raise CacheError(f"state slot {slot} is unlocked that was not locked")
-            self._locks[slot] -= 1
-            self.locked -= not self._locks[slot]
-            self.held -= 1
-            if used:
-                self._uses += 1
-                self._ranks[slot] = self._ranks[slot][0], self._uses
+        for slot in self._unlock(slots).tolist() if used else ():
+            self._uses += 1
+            self._ranks[slot] = self._ranks[slot][0], self._uses
 
     def give(self, source: Slots) -> int:
         """A private slot, by eviction if need be, into which a checkpoint is copied; (0,) stands
@@ -127,36 +107,40 @@ class StateSlots(TreeObserver):
             self.evict()
         slot = self._free.pop()
         self.private += 1
-        self._copies.append((int(source[0]) if source.size else EMPTY, slot))
+        self._copies[slot] = int(source[0]) if source.size else EMPTY
         return slot
 
     def give_back(self, slot: int) -> None:
         """A private slot is free."""
         self.private -= 1
-        self._free.append(slot)
+        self._set_free(slot)
 
     def enter(self, node: TreeNode, slot: int) -> None:
         """A private slot becomes a node's checkpoint; the lease locks it."""
         self.at[node], self._node[slot] = slot, node
         self._ranks[slot] = False, self._uses
         self.private -= 1
-        self._tree.matches_changed(node.slots[-1:])
+        self._tree.changed(node)
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """(from, to) of slots, to be copied in this order before anything else is computed."""
-        copies, self._copies = self._copies, []
+        """(from, to) of slots, to be copied before anything else is computed; from checkpoints that
+        are locked, so in any order. No model has states yet: with one, `take_moves` gives them to
+        the batch.
+        """
+        copies = [(source, slot) for slot, source in self._copies.items()]
+        self._copies.clear()
         return copies
 
     # Room
 
     def evict(self) -> None:
         """Give up the unlocked checkpoint that goes first. O(capacity). Raises CacheError."""
-        unlocked = [slot for slot in self._node if not self._locks[slot]]
+        unlocked = [slot for slot in self._node if not self.locks[slot]]
         if not unlocked:
             raise CacheError("all checkpoints of states are locked")
         node = self._node[min(unlocked, key=self._ranks.__getitem__)]
         self._give_up(node)
-        self._tree.matches_changed(node.slots[-1:])
+        self._tree.changed(node)
         self._tree.merge(node)
 
     def changed(self, node: TreeNode) -> None:
@@ -170,32 +154,18 @@ class StateSlots(TreeObserver):
     def keeps_end(self, node: TreeNode) -> bool:
         return node in self.at
 
-    def drop(self, slots: Slots) -> None:
-        """Do nothing: the tree says when a node's end is evicted."""
-
     def _give_up(self, node: TreeNode) -> None:
         slot = self.at.pop(node)
-        if self._locks[slot]:
+        if self.locks[slot]:
             raise CacheError(f"state slot {slot} is freed that is locked")
         del self._node[slot]
+        self._set_free(slot)
+
+    def _set_free(self, slot: int) -> None:
         self._free.append(slot)
+        self._copies.pop(slot, None)
 
     # Pins and admission
-
-    def pin(self, slots: Slots) -> None:
-        self.lock(slots)
-        self.pinned += self.unpinned(slots)
-        for slot in slots.tolist():
-            self._pins[slot] += 1
-
-    def unpin(self, slots: Slots) -> None:
-        for slot in slots.tolist():
-            self._pins[slot] -= 1
-        self.pinned -= self.unpinned(slots)
-        self.unlock(slots)
-
-    def unpinned(self, slots: Slots) -> int:
-        return sum(not self._pins[slot] for slot in slots.tolist())
 
     def too_many_pinned(self, own: int, held: int) -> PinError:
         return PinError(f"{own} state would make {held} pinned ones, of {self.pin_budget}")
@@ -203,18 +173,11 @@ class StateSlots(TreeObserver):
     def takes(self, n_tokens: int) -> int:
         return int(n_tokens > 0)
 
-    def locked_anew(self, match: Match) -> int:
-        return sum(not self._locks[slot] for slot in self.needs(match).tolist())
 
-    def given_back(self, held: Iterable[Slots], match: Match) -> int:
-        slots, count = np.unique(np.concatenate([NO_SLOTS, *held]), return_counts=True)
-        alone = [s for s, n in zip(slots.tolist(), count, strict=True) if n == self._locks[s]]
-        return len(set(alone).difference(self.needs(match).tolist()))
-
-
-class StateHold:
+class StateHold(ComponentHold):
     """A lease's hold on states: `source`, a checkpoint on its path, locked, and once it has
-    computed anything since then, `slot`, private.
+    computed anything since then, `slot`, private. The checkpoint stays locked, for those that part
+    from it there.
     """
 
     def __init__(self, states: StateSlots, node: TreeNode) -> None:
@@ -231,9 +194,6 @@ class StateHold:
         if self.takes(first, stop):
             self.slot = self._states.give(self.source)
 
-    def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
-        """Do nothing: tokens in between have no state."""
-
     def checkpoint(self, node: TreeNode) -> None:
         """The private slot becomes the node's, unless it has one; that is the source then."""
         if self.slot is None:
@@ -245,9 +205,6 @@ class StateHold:
         self.source = self._states.slot_of(node)
         self._states.lock(self.source)
         self._states.unlock(before)
-
-    def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
-        """Do nothing: what it began with stays locked, for those that part from it there."""
 
     def release(self, _committed: int, _slots: Slots, *, used: bool) -> None:
         if self.slot is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from radixlm.cache.components.component import ComponentHold
 from radixlm.cache.components.window_slots import END, INSIDE, PASSED, WindowSlots
 from radixlm.cache.radix.node import TreeNode
 from radixlm.core.keys import Slots
@@ -16,7 +17,7 @@ class Window(WindowSlots):
         return WindowHold(self, slots, agreed, prompt)
 
 
-class WindowHold:
+class WindowHold(ComponentHold):
     """A lease's hold on window slots: those of its tokens from `start` on.
 
         tokens   0              start      committed      length
@@ -51,9 +52,6 @@ class WindowHold:
         if first < stop:
             self.windows.give(slots[first:stop], int(slots[first - 1]) if first else None)
 
-    def checkpoint(self, node: TreeNode) -> None:
-        """Do nothing: a match can end wherever a window's tokens are there."""
-
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:
         """Free what is private and out of sight, unlock what is the tree's."""
         windows, start = self.windows, self.start
@@ -66,12 +64,12 @@ class WindowHold:
         if stop > committed:
             windows.drop(slots[max(start, committed) : stop])
 
-    def commit(self, start: int, upto: int, mine: Slots, theirs: Slots) -> None:
+    def commit(self, start: int, node: TreeNode, mine: Slots, theirs: Slots) -> None:
         first, there = max(start, self.start), start + theirs.size
         if there > first:
-            self.windows.replace(mine[first:there], theirs[first - start :])
-        if upto > max(there, first):
-            self.windows.enter(mine[max(there, first) : upto])
+            self.windows.replace(mine[first:there], theirs[first - start :], node)
+        if node.end > max(there, first):
+            self.windows.enter(mine[max(there, first) : node.end])
 
     def locks(self, committed: int, slots: Slots) -> Slots:
         return slots[self.start : committed]
@@ -87,7 +85,7 @@ class WindowHold:
         return max(min(total - cached, self.windows.span) - held, 0)
 
     def release(self, committed: int, slots: Slots, *, used: bool) -> None:
-        self.windows.unlock(slots[self.start : committed], end=True, used=used)
+        self.windows.unlock(slots[self.start : committed], used=used)
 
     def _unlock(self, start: int, stop: int, slots: Slots) -> None:
         windows, size = self.windows, self.windows.page_size

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.cache.components.component import CutMatch
+from radixlm.cache.components.component import Component, CutMatch
 from radixlm.cache.radix.allocator import SlotAllocator
 from radixlm.cache.radix.conservation import Usage
-from radixlm.cache.radix.node import NO_SLOTS, Match, path_slots
+from radixlm.cache.radix.node import NO_SLOTS, Match, TreeNode, path_slots
 from radixlm.cache.radix.tree import RadixTree
 from radixlm.core.batch import WindowMoves
 from radixlm.core.errors import CacheError, PinError
 from radixlm.core.keys import Slots
+from radixlm.core.misses import MissReason
 
 NONE = -1
 # What a lease keeps beyond its window, and gives up in one go: of a window 1 / this, at most.
@@ -66,7 +66,7 @@ class WindowSize(NamedTuple):
         return -(-least // page_size) * page_size
 
 
-class WindowSlots:
+class WindowSlots(Component):
     """The tokens of a cache that have keys and values in window layers. It belongs to a token's
     slot:
 
@@ -83,51 +83,48 @@ class WindowSlots:
     prompts, and of matches. Last are ends of requests that are over, and ends that two matches
     had. Ends go as a whole, since a part of a window is of no use.
 
-    of: (slots of the cache,) int32, NONE without. pinned: locks that are pins'. held: all locks.
-    Whole pages are given and freed. Used by one thread, the cache's.
+    of: (slots of the cache,) int32, NONE without. Whole pages are given and freed. Used by one
+    thread, the cache's.
     """
+
+    storable = True
 
     def __init__(self, size: WindowSize, n_slots: int, tree: RadixTree) -> None:
         """Raises SlotError for a capacity that is not whole pages."""
+        super().__init__(size.capacity)
         self.size = size
         self.page_size = tree.page_size
         self.span = size.span(tree.page_size)
-        self.capacity = size.capacity
         self.of: Slots = np.full(n_slots, NONE, dtype=np.int32)
-        self.evictable = self.private = self.locked = 0
-        self.held = self.pinned = 0
         self.evicted_tokens = 0
         self._tree = tree
         self._allocator = SlotAllocator(size.capacity, tree.page_size)
         self._owner: Slots = np.full(size.capacity, NONE, dtype=np.int32)
-        self._locks: Slots = np.zeros(size.capacity, dtype=np.int32)
-        self._pins: Slots = np.zeros(size.capacity, dtype=np.int32)
         self._copies: Slots = np.zeros(size.capacity, dtype=np.int32)
         self._cached = np.zeros(size.capacity, dtype=np.bool_)
         self._found = np.zeros(size.capacity, dtype=np.bool_)
         self._rank: npt.NDArray[np.int64] = np.zeros(size.capacity, dtype=np.int64)
         self._uses = 0
-        self._moves: list[tuple[Slots, Slots]] = []
+        # Slots of the cache whose tokens have another window slot, each once.
+        self._moves: list[Slots] = []
+        self._moved = np.zeros(n_slots, dtype=np.bool_)
 
     @property
     def free(self) -> int:
         return self._allocator.free_size
 
     @property
-    def available(self) -> int:
-        """Slots that leases can still get."""
-        return self.free + self.evictable
+    def evictable(self) -> int:
+        return self.available - self.free
 
     @property
     def pin_budget(self) -> int:
-        """Most tokens that pins may lock, so that a request alone can go on."""
         return self.capacity - self.size.least(self.page_size)
 
     def usage(self) -> Usage:
         return Usage(self.free, self.private, self.locked, self.evictable)
 
     def figures(self) -> dict[str, Any]:
-        """Fields of the engine's statistics."""
         usage = {f"swa_{name}": count for name, count in self.usage()._asdict().items()}
         return usage | {
             "swa_capacity": self.capacity,
@@ -180,7 +177,8 @@ class WindowSlots:
         while node is not None and node.parent is not None and node.start >= end:
             node = node.parent
         offset = 0 if node is None else end - node.start
-        return CutMatch(end, node, offset, match.namespace, match.version, match.agreed)
+        found = end, node, offset, match.namespace, match.version
+        return CutMatch(*found, match.agreed, MissReason.WINDOW_EVICTED)
 
     def needs(self, match: Match) -> Slots:
         """The slots of the last tokens of a match, those that the next token sees."""
@@ -202,22 +200,21 @@ class WindowSlots:
         self.of[slots] = mine
         self._owner[mine] = slots
         self.private += slots.size
-        self._moves.append((slots.copy(), mine))
+        self._note_moves(slots)
 
     def enter(self, slots: Slots) -> None:
         """Make what was a lease's the tree's, locked by the lease."""
         mine = self.of[slots]
         self._cached[mine] = True
-        self._locks[mine] = 1
+        self.locks[mine] = 1
         self._rank[mine] = 0
         self._found[mine] = False
         self.private -= mine.size
         self.locked += mine.size
-        self.held += mine.size
 
-    def replace(self, mine: Slots, theirs: Slots) -> None:
-        """The tree had a lease's tokens before, in slots of its own: they are locked, and get the
-        lease's window slots where they have none.
+    def replace(self, mine: Slots, theirs: Slots, node: TreeNode) -> None:
+        """The tree had a lease's tokens before, on the path to a node, in slots of its own: they
+        are locked, and get the lease's window slots where they have none.
         """
         there = self.resident(theirs)
         self.lock(theirs[there])
@@ -228,21 +225,16 @@ class WindowSlots:
         self.of[mine], self.of[theirs] = NONE, slots
         self._owner[slots] = theirs
         self.enter(theirs)
-        self._moves.append((theirs, slots))
-        self._tree.matches_changed(theirs)
+        self._note_moves(theirs)
+        self._tree.changed(node)
 
-    def lock(self, slots: Slots) -> None:
-        """One lock more on tokens that are all there."""
-        mine = self.of[slots]
-        fresh = int(np.count_nonzero(self._locks[mine] == 0))
-        self._locks[mine] += 1
-        self.evictable -= fresh
-        self.locked += fresh
-        self.held += mine.size
+    def own(self, slots: Slots) -> Slots:
+        mine: Slots = self.of[slots]
+        return mine
 
-    def unlock(self, slots: Slots, *, end: bool, used: bool = True) -> None:
-        """Undo a lock. end: matches are likely to end at the last of these. used: until now."""
-        mine = self._unlock(slots)
+    def unlock(self, slots: Slots, *, used: bool = True, end: bool = True) -> None:
+        """Undo a lock. used: until now. end: matches are likely to end at the last of these."""
+        mine = self._uncopied(slots)
         if not used:
             return
         pages = 0 if end else np.arange(mine.size) // self.page_size
@@ -252,7 +244,7 @@ class WindowSlots:
 
     def go_on_from(self, slots: Slots, *, found: bool) -> None:
         """Undo a lock on an end that a request has gone on from. found: a match ended there."""
-        mine = self._unlock(slots)
+        mine = self._uncopied(slots)
         if found:
             level = np.where(self._found[mine], END, PASSED)
             self._found[self.of[slots]] = True
@@ -261,17 +253,10 @@ class WindowSlots:
         self._rank[mine] = level * _LEVEL + self._uses
         self._uses += 1
 
-    def _unlock(self, slots: Slots) -> Slots:
+    def _uncopied(self, slots: Slots) -> Slots:
         """Undo a lock; the window slots that have none now but those of copies."""
-        mine: Slots = self.of[slots]
-        if mine.size and int(self._locks[mine].min()) < 1:
-            raise CacheError("window slots are unlocked that were not locked")
-        self._locks[mine] -= 1
-        self.held -= mine.size
-        free = int(np.count_nonzero(self._locks[mine] == 0))
-        self.evictable += free
-        self.locked -= free
-        left: Slots = mine[self._locks[mine] == self._copies[mine]]
+        mine = self._unlock(slots)
+        left: Slots = mine[self.locks[mine] == self._copies[mine]]
         return left
 
     def begin_copy(self, slots: Slots, block_tokens: int) -> Slots:
@@ -298,27 +283,10 @@ class WindowSlots:
         mine = mine[mine >= 0]
         if not mine.size:
             return
-        if self._locks[mine].any():
+        if self.locks[mine].any():
             raise CacheError("window slots are freed that are locked")
-        cached = int(np.count_nonzero(self._cached[mine]))
-        self.private -= mine.size - cached
-        self.evictable -= cached
+        self.private -= int(np.count_nonzero(~self._cached[mine]))
         self._free(mine)
-
-    def unpinned(self, slots: Slots) -> int:
-        """How many of these tokens, which are all there, no pin locks."""
-        return int(np.count_nonzero(self._pins[self.of[slots]] == 0))
-
-    def pin(self, slots: Slots) -> None:
-        """A lock that is counted apart, once for all pins."""
-        self.lock(slots)
-        self.pinned += self.unpinned(slots)
-        self._pins[self.of[slots]] += 1
-
-    def unpin(self, slots: Slots) -> None:
-        self._pins[self.of[slots]] -= 1
-        self.pinned -= self.unpinned(slots)
-        self.unlock(slots, end=True)
 
     def too_many_pinned(self, own: int, held: int) -> PinError:
         return PinError(
@@ -336,39 +304,29 @@ class WindowSlots:
         if n_tokens > self.evictable:
             raise CacheError(f"{n_tokens} window slots to evict, {self.evictable} are evictable")
         most = max(n_tokens, self.capacity // _QUANTA)
-        mine = np.flatnonzero(self._cached & (self._locks == 0))
+        mine = np.flatnonzero(self._cached & (self.locks == 0))
         ranks = self._rank[mine]
         last = np.partition(ranks, min(most, mine.size) - 1)[min(most, mine.size) - 1]
         gone = mine[ranks <= last].astype(np.int32)
         owners = self._owner[gone]
-        self.evictable -= gone.size
         self.evicted_tokens += gone.size
         self._free(gone)
         self._tree.matches_changed(owners)
 
-    def locked_anew(self, match: Match) -> int:
-        """Tokens that are evictable as long as `match` is not locked."""
-        mine = self.of[self.needs(match)]
-        return int(np.count_nonzero(self._locks[mine] == 0))
-
-    def given_back(self, held: Iterable[Slots], match: Match) -> int:
-        """Tokens that nothing but leases with these slots locks, and `match` would not lock."""
-        parts = list(held)
-        mine, count = np.unique(self.of[np.concatenate([NO_SLOTS, *parts])], return_counts=True)
-        alone = mine[count == self._locks[mine]]
-        return int(np.count_nonzero(~np.isin(alone, self.of[self.needs(match)])))
-
-    def take_moves(self) -> WindowMoves | None:
-        """Take the moves of window slots since the last call; for the device."""
-        if not self._moves:
-            return None
-        slots, mine = (np.concatenate(each) for each in zip(*self._moves, strict=True))
-        if len(self._moves) > 1:  # a slot that was given back and given again: the last one counts
-            _, backward = np.unique(slots[::-1], return_index=True)
-            last = slots.size - 1 - backward
-            slots, mine = slots[last], mine[last]
+    def take_moves(self) -> dict[str, Any]:
+        """Field `windows` of a batch, where there is something to move."""
+        slots = np.concatenate([NO_SLOTS, *self._moves])
         self._moves.clear()
-        return WindowMoves(slots, mine)
+        self._moved[slots] = False
+        slots = slots[self.resident(slots)]
+        return {"windows": WindowMoves(slots, self.of[slots])} if slots.size else {}
+
+    def _note_moves(self, slots: Slots) -> None:
+        """Tokens have another window slot. There may be no step for long, while blocks are read."""
+        fresh = slots[~self._moved[slots]]
+        if fresh.size:
+            self._moved[fresh] = True
+            self._moves.append(fresh)
 
     def _free(self, mine: Slots) -> None:
         self.of[self._owner[mine]] = NONE

@@ -12,7 +12,6 @@ from radixlm.cache.places.write_queue import WriteQueue
 from radixlm.cache.radix.conservation import Usage
 from radixlm.cache.radix.node import TreeNode
 from radixlm.cache.radix.tree import RadixTree
-from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.keys import Key, as_key
 from radixlm.core.moves import ALL_BLOCKS, Place
@@ -21,12 +20,12 @@ from radixlm.core.moves import ALL_BLOCKS, Place
 class StoredTier:
     """The blocks that a place has. It moves no bytes: who does says what has become of them.
 
-        write   to_write -> lock what is before them -> reserve -> (bytes) -> stored -> unlock
+        write   queue -> lock what is before them -> reserve -> (bytes) -> stored -> unlock
         read    restorable -> lock -> (bytes) -> unlock;  gone, where they were missing or damaged
 
     What has to make room, or is found to be without use, is in `take_dropped`: to be deleted
-    there before anything else is written. Used by the cache's thread. Keys are whole prompts; a
-    block that they do not fill is left out.
+    there before anything else is written. queue: of what is to be written next. Used by the
+    cache's thread. Keys are whole prompts; a block that they do not fill is left out.
 
     >>> tree = RadixTree()
     >>> tier = StoredTier(tree, Place.DISK, block_tokens=2, capacity_tokens=4, pool_tokens=10)
@@ -64,7 +63,7 @@ class StoredTier:
         seen = 0 if windows is None else windows.reach
         self._window_blocks = -(-seen // block_tokens)
         self._parts = StoredParts(place, tree.order, block_tokens, tree.stored_changed)
-        self._queue = WriteQueue(tree, self._parts, pool_tokens, windows, self._window_blocks)
+        self.queue = WriteQueue(tree, self._parts, pool_tokens, windows, self._window_blocks)
         self._private = 0
         tree.watch(self._parts)
 
@@ -217,21 +216,6 @@ class StoredTier:
     def clear(self) -> None:
         """Drop all that no lock holds."""
         self._make_room(self.usage().free + self.usage().evictable)
-
-    def note(self, node: TreeNode, *, found: int = 0) -> None:
-        """A path ends in a node, committed or found; its first `found` tokens were known before."""
-        self._queue.note(node, found)
-
-    def to_write(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
-        """Up to `n_tokens` tokens of blocks that a policy wants there: resident, not stored, or the
-        last ones of one path without their windows; the front of each path first, no block twice.
-        What is in flight is not known here: ask again when what was returned is stored or given up.
-        """
-        return self._queue.take(policy, n_tokens)
-
-    def to_write_at_stop(self, n_tokens: int) -> list[Blocks]:
-        """The same of all that is resident, what would be evicted last first. O(nodes)."""
-        return self._queue.rest(n_tokens)
 
     def _make_room(self, n_tokens: int) -> bool:
         usage = self.usage()

@@ -50,7 +50,10 @@ class WriteQueue(TreeObserver):
             del self._nodes[next(iter(self._nodes))]
 
     def take(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
-        """See StoredTier.to_write."""
+        """Up to `n_tokens` tokens of blocks that a policy wants there: resident, not stored, or the
+        last ones of one path without their windows; the front of each path first, no block twice.
+        What is in flight is not known here: ask again when what was returned is stored or given up.
+        """
         if policy == "off":
             return []
         if policy == "evict":
@@ -63,7 +66,7 @@ class WriteQueue(TreeObserver):
         return self._blocks(self._used_up(looked_at), n_tokens, found_only=found_only)
 
     def rest(self, n_tokens: int) -> list[Blocks]:
-        """See StoredTier.to_write_at_stop."""
+        """The same of all that is resident, what would be evicted last first. O(nodes)."""
         leaves = [node for node in self._tree.nodes() if node.resident and not node.live]
         leaves.sort(key=self._tree.order.policy.key, reverse=True)
         return self._blocks(leaves, n_tokens)

@@ -134,9 +134,7 @@ class RadixTree:
         return Match(length, node, offset, namespace, self.version)
 
     def matches_changed(self, slots: Slots) -> None:
-        """Tokens in these slots have gained or lost something, not known here, that a match needs:
-        matches may end elsewhere.
-        """
+        """The same as `changed` of all nodes with tokens in these slots. O(resident tokens)."""
         self.version += 1
         for each in self.observers:
             each.matches_changed(slots, self.by_id.values())
@@ -455,7 +453,7 @@ class RadixTree:
         freed = leaf.keep(keep)
         leaf.evicted_at = self._clock.now()
         self.evictable_size -= freed.size
-        self._changed(leaf)
+        self.changed(leaf)
         self.stats.evicted(freed.size, leaf.hits)
         if keep:
             self.settle(leaf)
@@ -477,7 +475,7 @@ class RadixTree:
         for ghost in walk(*below):
             self._drop(ghost)
         kept, lost = node.kept, node.ghosts
-        self._changed(node if kept else parent)
+        self.changed(node if kept else parent)
         if kept:
             self._forgotten(node, lost)
             node.forget(lost)
@@ -533,8 +531,10 @@ class RadixTree:
         for each in self.observers:
             each.left(node)
 
-    def _changed(self, node: TreeNode) -> None:
-        """Note that another part of a node is resident, or known."""
+    def changed(self, node: TreeNode) -> None:
+        """Note that another part of a node is resident, or known, or that what a match needs of
+        its path, not known here, is there or gone: matches may end elsewhere.
+        """
         self.version += 1
         for each in self.observers:
             each.changed(node)

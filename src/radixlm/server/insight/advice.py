@@ -130,7 +130,7 @@ class MissWindow:
         key = (tenant, cause, position, miss.shared)
         group = self._groups.setdefault(key, _Group(key, tenant, cause, position))
         group.entries += 1
-        evicted = cause in (Cause.EVICTED, Cause.WINDOW_EVICTED)
+        evicted = cause in (Cause.EVICTED, Cause.WINDOW_EVICTED, Cause.NO_STATE)
         cost = miss.evicted if evicted else miss.prompt_tokens - miss.cached
         self._entries.append(_Entry(now, group, miss.prompt_tokens, miss.cached, cost))
         if cause is None and group.looks < _LOOKED_AT and now >= self._next_look:

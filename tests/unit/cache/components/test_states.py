@@ -9,6 +9,8 @@ import pytest
 from radixlm.cache import Lease, RadixCache, Usage
 from radixlm.cache.components.states import EMPTY, StateSlots
 from radixlm.core.errors import CacheError, ConfigError, PinError
+from radixlm.core.misses import MissReason
+from radixlm.core.moves import Place
 from tests.invariants import check
 
 
@@ -168,7 +170,7 @@ def test_pins_lock_a_checkpoint_and_leave_room_for_one_request() -> None:
     with pytest.raises(PinError, match="1 state would make 2 pinned ones, of 1"):
         cache.pin([4, 5, 6])
     cache.unpin(pin.id)
-    assert (states.pinned, states.held) == (0, 0)
+    assert (states.pinned, states.locked) == (0, 0)
     check(cache)
 
 
@@ -182,4 +184,32 @@ def test_a_prompt_of_which_nothing_is_cached_takes_nothing_until_it_computes() -
     lease = cache.acquire([1, 2])
     assert states.usage() == Usage(4, 0, 0, 0)
     lease.release()
+    assert states.take_copies() == []
+
+
+def test_the_reason_of_a_cut_is_the_component_s_own() -> None:
+    cache, _ = make()
+    serve(cache, [1, 2, 3, 4, 5], 2)
+    lease = cache.acquire([1, 2, 3, 4, 9])
+    report = lease.why()
+    assert (report.reason, report.cached, report.evicted) == (MissReason.NO_STATE, 2, 2)
+    assert "2 from token 2 on are cached, but no state" in str(report)
+    lease.release()
+
+
+def test_states_can_not_be_stored_yet() -> None:
+    cache, _ = make()
+    with pytest.raises(ConfigError, match=r"can not be stored yet \(--host-kv-tokens, --disk"):
+        cache.add_store(Place.DISK, 2, 8)
+    assert cache.tiers == []
+
+
+def test_a_state_that_is_given_back_before_a_step_is_not_copied() -> None:
+    cache, states = make()
+    serve(cache, [1, 2, 3], 2)
+    states.take_copies()
+    for _ in range(9):
+        lease = cache.acquire([1, 2, 4])
+        lease.extend(1)
+        lease.release()
     assert states.take_copies() == []

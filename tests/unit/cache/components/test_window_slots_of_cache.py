@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
-from radixlm.cache import RadixCache
+from radixlm.cache import RadixCache, TreeNode
 from radixlm.cache.components.window_slots import WindowSize
+from radixlm.cache.radix.observer import TreeObserver
 from radixlm.cache.radix.tree_stats import Changes
 from radixlm.core.errors import PinError
-from radixlm.core.keys import as_key
+from radixlm.core.keys import Slots, as_key
 from radixlm.core.misses import MissReason
 from radixlm.core.reports import TreeQuery
 from radixlm.observe.picture import Picture
@@ -113,7 +116,7 @@ def test_a_pin_keeps_the_last_window() -> None:
     assert cache.match([*a, 9]).length == 20
     cache.unpin(pin.id)
     assert cache.windows is not None
-    assert cache.windows.held == 0
+    assert cache.windows.locked == 0
 
 
 def test_pins_leave_room_for_a_request() -> None:
@@ -136,7 +139,7 @@ def test_what_several_pins_hold_counts_once() -> None:
     assert cache.windows.pinned == 4
     for pin in pins:
         cache.unpin(pin.id)
-    assert (cache.windows.pinned, cache.windows.held) == (0, 0)
+    assert (cache.windows.pinned, cache.windows.locked) == (0, 0)
 
 
 def test_a_prefix_that_can_not_be_kept_drives_out_no_other() -> None:
@@ -165,10 +168,60 @@ def test_a_slot_that_is_given_again_has_one_place() -> None:
     assert first is not None
     assert second is not None
     assert set(first.tolist()) == set(second.tolist())
-    moves = cache.windows.take_moves()
-    assert moves is not None
+    moves = cache.windows.take_moves()["windows"]
     assert sorted(moves.slots.tolist()) == sorted(second.tolist())
     assert moves.window_slots.tolist() == cache.windows.of[moves.slots].tolist()
+
+
+def test_what_is_given_back_before_a_step_does_not_move() -> None:
+    cache = make()
+    assert cache.windows is not None
+    for _ in range(9):
+        lease = cache.acquire([1] * 4)
+        lease.extend(4)
+        lease.release()
+    assert cache.windows.take_moves() == {}
+
+
+def test_a_window_that_is_computed_again_costs_no_walk_over_all_nodes() -> None:
+    class Walks(TreeObserver):
+        count = 0
+
+        def matches_changed(self, slots: Slots, nodes: Iterable[TreeNode]) -> None:
+            self.count += 1
+
+    cache, walks = make(), Walks()
+    a = list(range(20))
+    serve(cache, a)
+    assert cache.windows is not None
+    cache.windows.evict(cache.windows.evictable)
+    before = cache.match([*a[:18], 99])
+    cache.tree.watch(walks)
+    assert serve(cache, [*a[:18], 99]) == before.length == 0
+    assert (cache.match([*a[:18], 99]).length, walks.count) == (18, 0)
+
+
+def test_a_match_from_before_an_eviction_of_windows_is_found_anew() -> None:
+    cache = make()
+    serve(cache, [1] * 20)
+    before = cache.match([*[1] * 20, 9])
+    assert (before.length, cache.windows is not None) == (20, True)
+    cache.windows.evict(cache.windows.evictable)
+    assert cache.acquire([*[1] * 20, 9], match=before).cached == 0
+
+
+def test_a_match_from_before_a_window_is_there_again_is_found_anew() -> None:
+    cache, key = make(), as_key([1] * 20)
+    serve(cache, [1] * 20)
+    assert cache.windows is not None
+    cache.windows.evict(cache.windows.evictable)
+    cache.hold(key, None, 12)  # so that nothing is merged
+    reader = cache.hold(key, None, 12, 15)
+    reader.extend(8)
+    before = cache.match([*[1] * 20, 9])
+    assert before.length == 0
+    reader.commit(20)
+    assert cache.acquire([*[1] * 20, 9], match=before).cached == 20
 
 
 def test_there_is_nothing_to_save_in_a_small_pool() -> None:

@@ -42,7 +42,7 @@ def written(
     tier: StoredTier, policy: DiskWritePolicy, n_tokens: int = 100
 ) -> list[tuple[int, int]]:
     """Start and end of each path's blocks."""
-    return [(item.start, item.tokens.size) for item in tier.to_write(policy, n_tokens)]
+    return [(item.start, item.tokens.size) for item in tier.queue.take(policy, n_tokens)]
 
 
 class TestBooks:
@@ -155,7 +155,7 @@ class TestWriting:
         reader = cache.acquire(KEY[:9])  # it keeps this a node, so that what follows is a child
         first.commit(16)
         assert written(tier, "all") == [(0, 8), (8, 16)]
-        tier.note(reader.node)
+        tier.queue.note(reader.node)
         reader.release()
         assert cache.tree.stats.merges == 1
         assert written(tier, "all") == [(0, 16)]
@@ -174,7 +174,7 @@ class TestWriting:
     def test_at_stop_the_best_comes_first(self, cache: RadixCache, tier: StoredTier) -> None:
         use(cache, KEY[:8])
         use(cache, KEY[8:].copy())
-        best = tier.to_write_at_stop(B)
+        best = tier.queue.rest(B)
         assert [item.tokens.tolist() for item in best] == [KEY[8:12].tolist()]
 
 

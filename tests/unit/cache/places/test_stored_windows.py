@@ -127,14 +127,14 @@ def test_the_last_window_of_what_is_stored_without_it_is_written_once_it_is_ther
     cache, tier, windows = made()
     tier.stored(KEY, None, 0, 36, windows=0b10000000)
     computed(cache, KEY)
-    assert [blocks.start for blocks in tier.to_write("through", 400)] == [32]
+    assert [blocks.start for blocks in tier.queue.take("through", 400)] == [32]
     tier.stored(KEY, None, 32, 40, windows=0b1000000000)
     assert tier.restorable(KEY, None) == 0
     computed(cache, KEY[:1])
     cache.acquire(KEY).release()
-    assert [blocks.start for blocks in tier.to_write("through", 400)] == [32]
+    assert [blocks.start for blocks in tier.queue.take("through", 400)] == [32]
     windows.evict(windows.evictable)
-    assert [blocks.start for blocks in tier.to_write_at_stop(400)] == []
+    assert [blocks.start for blocks in tier.queue.rest(400)] == []
 
 
 def test_only_whole_blocks_are_copied_and_stay_meanwhile() -> None:

@@ -62,7 +62,7 @@ def _multiplied(weight: QuantizedWeight, factors: float | Tensor) -> QuantizedWe
 def folds_of(config: ModelConfig) -> dict[str, Fold]:
     """The changes by the names of weights; empty for Llama and its like."""
     traits, norms = config.traits, config.traits.norms
-    of_layer = _attention_folds(config)
+    of_layer: dict[str, Fold] = {}
     if traits.residual != 1:
         # What experts give is multiplied by their router.
         for name in ("self_attn.o_proj", f"{traits.mlp}.{traits.down}"):
@@ -73,12 +73,15 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
             place = f"{traits.mlp}.{name.format(number)}"
             of_layer |= dict.fromkeys((f"{place}.weight", f"{place}.bias"), Fold(order=order))
     made: dict[str, Fold] = {}
+    of_shape = {shape[:2]: config.of_layer(n) for n, shape in enumerate(config.kv_shapes)}
+    of_attention = {shape: _attention_folds(its) for shape, its in of_shape.items()}
     if norms.base:
         names = (norms.attention, norms.after_attention, norms.mlp, norms.after_mlp)
         of_layer |= {f"{name}.weight": Fold(base=norms.base) for name in names if name}
         made["model.norm.weight"] = Fold(base=norms.base)
     for layer in range(config.n_layers):
-        made |= {f"model.layers.{layer}.{name}": fold for name, fold in of_layer.items()}
+        its = of_attention[config.kv_shapes[layer][:2]] | of_layer
+        made |= {f"model.layers.{layer}.{name}": fold for name, fold in its.items()}
     return made
 
 

@@ -38,7 +38,7 @@ SAID = {
     **dict.fromkeys(("kimi_k2", "glm4_moe_lite"), "deepseek_v3"),
 }
 # Families whose files are refused.
-UNREAD = {"apertus", "llama4_text", "mistral4"}
+UNREAD = {"apertus", "gemma4_text", "gemma4_unified_text", "llama4_text", "mistral4"}
 FOUND = [name for name in ARCHITECTURES if name not in {*UNREAD, "kimi_k2", "glm4_moe_lite"}]
 KINDS = ("F16", "Q8_0", "IQ4_NL")
 # One type each at all times, the others too where time does not count.

@@ -12,6 +12,7 @@ from radixlm.models.families.deepseek import DeepseekV2, DeepseekV3
 from radixlm.models.families.ernie import Ernie45, Ernie45Moe
 from radixlm.models.families.exaone import Exaone4
 from radixlm.models.families.gemma import Gemma, Gemma2, Gemma3
+from radixlm.models.families.gemma4 import Gemma4, Gemma4Unified
 from radixlm.models.families.glm import Glm, Glm4
 from radixlm.models.families.glm_moe import Glm4Moe, Glm4MoeLite
 from radixlm.models.families.gpt_oss import GptOss
@@ -79,5 +80,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "apertus": Apertus,
         "arcee": Arcee,
         "llama4_text": Llama4,
+        "gemma4_text": Gemma4,
+        "gemma4_unified_text": Gemma4Unified,
     }
 )

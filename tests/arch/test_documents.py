@@ -30,7 +30,8 @@ CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.M | re.S)
 
 
 def words(paths: list[Path]) -> int:
-    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+    texts = (GENERATED.sub("", path.read_text(encoding="utf-8")) for path in paths)
+    return sum(len(text.split()) for text in texts)
 
 
 def anchors(path: Path) -> set[str]:

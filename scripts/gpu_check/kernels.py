@@ -62,7 +62,7 @@ def layer_of(
     turning[:, head_dim // 2 :] = 0  # by nothing
     plan: AttentionPlan = make_plan(batch.rows, backend.sharing if sharing else None)
     attend = backend.prepare(plan, table.table, slots.long().to(place.device))
-    return Layer(attend, qkv, Rotation(turning), plan.kv_tokens_read * pool.layer_bytes / 1e9)
+    return Layer(attend, qkv, Rotation(turning), plan.kv_tokens_read * pool.layer_bytes(0) / 1e9)
 
 
 def said(step: Step) -> str:

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -32,6 +33,7 @@ from radixlm.attention.reads import (
     number_parts,
     reads_of,
 )
+from radixlm.attention.shaped import of_shapes
 from radixlm.attention.tile_layout import STRIP, TILE, TileShape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
@@ -52,7 +54,7 @@ _LISTS = ("token", "first", "parts_of")
 _OF_A_CALL = {
     *COUNTERS,
     *("qkv", "stride", "table", "q", "q_stride", "keys", "values", "scales", "answers"),
-    *("factors", "q_weight", "k_weight", "eps", "after", "sinks"),
+    *("factors", "q_weight", "k_weight", "eps", "after", "sinks", "key_heads"),
 }
 # Contexts are cut while a thread has fewer units of work than this, or reads of single tokens.
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
@@ -222,14 +224,12 @@ class CpuBackend:
 
     def _placing(self, slots: Tensor, capacity: int) -> Worker:
         """Raises IndexError for a slot outside the pool: the kernel would not notice."""
-        pool = self._pool
         if slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < capacity:
             raise IndexError(f"a slot lies outside a pool of {capacity}")
         return Worker(
             self._place,
             rows=slots.numel(),
             heads=self._n_heads,
-            key_heads=pool.n_kv_heads,
             slots=slots.data_ptr(),
         )
 
@@ -292,6 +292,8 @@ class CpuAttention:
         arguments = self._placing.arguments
         arguments.qkv, arguments.table = qkv.data_ptr(), rotation.table.data_ptr()
         arguments.stride = qkv.stride(0) * qkv.element_size()
+        own = self._pool.shapes[layer].source is None
+        arguments.key_heads = self._pool.n_kv_heads if own else 0
         arguments.keys, arguments.values, arguments.scales = self._places(layer)
         arguments.q_weight, arguments.k_weight = (0, 0) if norm is None else norm.addresses
         arguments.eps = 0 if norm is None else norm.eps_bits
@@ -346,21 +348,21 @@ def make_backend(
         return LatentBackend(pool, expansions, _plain_backend(pool, n_heads))
     if deterministic:
         check_deterministic(pool.dtype, pool.device, windows)
-    if _is_compiled(pool.dtype, pool.device):
-        return CpuBackend(pool, n_heads, windows=windows, cap=cap, deterministic=deterministic)
-    if pool.device.type == "cuda" and (made := _of_a_gpu(pool, n_heads, windows, cap)):
-        return made
-    return TorchBackend(pool, n_heads, windows=windows, cap=cap)
+    if not _is_compiled(pool.dtype, pool.device):
+        return of_shapes(pool, windows, partial(_of_any_device, n_heads=n_heads, cap=cap))
+    make = partial(CpuBackend, n_heads=n_heads, cap=cap, deterministic=deterministic)
+    return of_shapes(pool, windows, make)
 
 
-def _of_a_gpu(
-    pool: KVPool, n_heads: int, windows: Sequence[int | None], cap: float
-) -> AttentionBackend | None:
-    """The backend whose kernels are Triton's, which comes with torch for CUDA; None: where it is
-    not there, or a head is too large.
+def _of_any_device(
+    pool: KVPool, n_heads: int, cap: float, windows: Sequence[int | None]
+) -> AttentionBackend:
+    """Torch's, or on a GPU the one whose kernels are Triton's, if that is there (it comes with
+    torch for CUDA) and heads are not too large.
     """
-    if importlib.util.find_spec("triton") is None or pool.head_dim > _LARGEST_HEAD:
-        return None
+    known = pool.head_dim <= _LARGEST_HEAD and importlib.util.find_spec("triton") is not None
+    if pool.device.type != "cuda" or not known:
+        return TorchBackend(pool, n_heads, windows=windows, cap=cap)
     module = importlib.import_module("radixlm.attention.gpu_backend")
     made: AttentionBackend = module.GpuBackend(pool, n_heads, windows=windows, cap=cap)
     return made

@@ -259,7 +259,8 @@ class GpuAttention:
         backend, size = self._backend, self._backend.pool.head_dim
         pool, aligned = backend.pool, qkv.data_ptr() % 16 == 0
         given = pool.keys[layer], pool.values[layer], pool.scales[layer] if pool.coded else None
-        self._placed(qkv, rotation, norm, given)
+        own = pool.shapes[layer].source is None
+        self._placed(qkv, rotation, norm, given, pool.n_kv_heads if own else 0)
         out = qkv.new_empty(qkv.shape[0], backend.n_heads * size)
         parts, states = self._step.parts
         numbers, scale = self._numbers, size**-0.5
@@ -296,15 +297,15 @@ class GpuAttention:
         rotation: Rotation,
         norm: QueryKeyNorm | None,
         given: tuple[Tensor, Tensor, Tensor | None],
+        kv: int,
     ) -> None:
-        """Norm and turn queries, in place, and keys; put these and values into the pool."""
-        backend, size = self._backend, self._backend.pool.head_dim
-        heads, kv = backend.n_heads, backend.pool.n_kv_heads
+        """Norm and turn queries, in place, and `kv` keys; put these and values into the pool."""
+        backend, size, heads = self._backend, self._backend.pool.head_dim, self._backend.n_heads
         table, factors, places, stride = *rotation, self._places, qkv.stride(0)
         weights = (None, None, 0.0) if norm is None else (norm.q_weight, norm.k_weight, norm.eps)
         after, aligned = norm is not None and norm.after, qkv.data_ptr() % 16 == 0
         backend.place(
-            (factors is None, places is None, norm is None, after, stride, aligned),
+            (factors is None, places is None, norm is None, after, stride, aligned, kv),
             (qkv.shape[0], -(-(heads + 2 * kv) // _HEADS_AT_ONCE)),
             (qkv, table, factors, self._slots, places, *given, *weights, stride),
             {

@@ -22,7 +22,10 @@ from triton.compiler import ASTSource
 
 from radixlm.attention.gpu_backend import GpuBackend, tiles_for
 from radixlm.attention.plan import make_plan
-from radixlm.kernels import gpu_attention, gpu_place
+from radixlm.kernels import gpu_attention, gpu_place, gpu_rows
+from radixlm.kernels.gpu_launch import Launch
+from radixlm.layers.linear import add_norm
+from radixlm.products.compiled import gated
 from tests.tensor.attention_cases import EVERYTHING, Heads, attention, in_codes, make_tree_case
 from tests.tensor.attention_cases import Path as TreePath
 
@@ -53,7 +56,8 @@ def caught(
     group = heads.n_heads // heads.n_kv_heads
     tiles = tiles_for(group, heads.head_dim, dtype, wgmma=capability == 90)
     found: list[tuple[Any, dict[str, Any]]] = []
-    for kernel in (gpu_attention.attend, gpu_attention.merge, gpu_place.place):
+    of_rows = gpu_rows.add_norm, gpu_rows.gated
+    for kernel in (gpu_attention.attend, gpu_attention.merge, gpu_place.place, *of_rows):
 
         def keep(*given: Any, _kernel: Any = kernel, **named: Any) -> None:
             args = dict(zip(_kernel.arg_names, given, strict=False))
@@ -69,6 +73,9 @@ def caught(
     backend = GpuBackend(case.pool, heads.n_heads, windows=(None, window), tiles=tiles, **cap)
     plan = make_plan(case.rows, EVERYTHING._replace(least_view=backend.sharing.least_view))
     attention(backend.prepare(plan, case.table, case.slots), case, sinks=sinks)
+    x = torch.zeros(3, 4_096, dtype=dtype)
+    add_norm(Launch(gpu_rows.add_norm), x, x, x[0], 1e-6)
+    gated(Launch(gpu_rows.gated), x)
     return found
 
 

@@ -19,6 +19,7 @@ LAZY = {
     "__init__.py": ["import_module(homes[name])"],
     # Imports Triton, which is where torch is for CUDA.
     "attention/backends.py": ["radixlm.attention.gpu_backend"],
+    "kernels/gpu_launch.py": ["radixlm.kernels.gpu_rows"],
     "assembly/rank_setup.py": ["radixlm.assembly.rank_process.main"],
     "cli/cache_command.py": [
         "radixlm.memory.store_care.contents",

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
+
+
+def row_kernel(name: str, device_type: str) -> Launch | None:
+    """Look up a kernel of `gpu_rows`; None: on no GPU, or without Triton."""
+    if device_type != "cuda" or importlib.util.find_spec("triton") is None:
+        return None
+    return Launch(getattr(importlib.import_module("radixlm.kernels.gpu_rows"), name))
 
 
 class Launch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -12,10 +13,11 @@ import pytest
 import torch
 
 from radixlm.attention.plan import ChunkSize, Sharing, make_plan
-from radixlm.layers.linear import QueryKeyNorm
+from radixlm.kernels.gpu_launch import Launch
+from radixlm.layers.linear import QueryKeyNorm, RMSNorm, add_norm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
-from radixlm.products.compiled import TensorOptions
+from radixlm.products.compiled import TensorOptions, gated
 from tests.tensor.attention_cases import (
     ALL_BACKENDS,
     EVERYTHING,
@@ -130,6 +132,25 @@ def test_queries_and_keys_are_placed_as_by_torch(norm: str | None, coded: bool) 
         assert not coded or (one != other).float().mean() < 0.01
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("added", [False, True])
+def test_norms_and_gates_are_torch_s(dtype: torch.dtype, added: bool) -> None:
+    rows = importlib.import_module("radixlm.kernels.gpu_rows")
+    near = 1e-6 if dtype == torch.float32 else 2e-2
+    options = TensorOptions(dtype, torch.device("cpu"))
+    norm, theirs = RMSNorm(36, 1e-5, options), torch.randn(3, 36).to(dtype)
+    norm.weight.uniform_(0.5, 2)
+    ours, part = theirs.clone(), torch.randn(3, 36).to(dtype) if added else None
+    wanted = norm(theirs, part)
+    out = add_norm(Launch(rows.add_norm), ours, part, norm.weight, 1e-5)
+    torch.testing.assert_close(ours, theirs, atol=near, rtol=near)
+    torch.testing.assert_close(out, wanted, atol=near, rtol=near)
+    both = torch.randn(3, 2_600).to(dtype)
+    one, other = both.chunk(2, dim=1)
+    wanted = torch.nn.functional.silu(one) * other
+    torch.testing.assert_close(gated(Launch(rows.gated), both), wanted, atol=near, rtol=near)
+
+
 @pytest.mark.slow
 def test_what_compiled_kernels_take() -> None:
     """No memory for registers that there are not, tensor cores, and memory that a GPU has."""
@@ -137,7 +158,8 @@ def test_what_compiled_kernels_take() -> None:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     said = subprocess.check_output(command, env=kept, text=True)  # noqa: S603
     rows = [json.loads(line) for line in said.splitlines()]
-    assert {row["kernel"] for row in rows} == {"place", "attend", "merge"}
+    kernels = {"place", "attend", "merge", "add_norm", "gated"}
+    assert {row["kernel"] for row in rows} == kernels
     for row in rows:
         assert row["stack"] <= {90: 0, 80: 16}[row["capability"]], row
         assert row["shared"] <= {90: 232_448, 80: 101_376}[row["capability"]], row

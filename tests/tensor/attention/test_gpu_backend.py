@@ -16,7 +16,7 @@ from radixlm.attention.plan import ChunkSize, Sharing, make_plan
 from radixlm.kernels.gpu_launch import Launch
 from radixlm.layers.linear import QueryKeyNorm, RMSNorm, add_norm
 from radixlm.layers.rotary import Rotation
-from radixlm.memory.pools import KVPool
+from radixlm.memory.pools import KVPool, LayerShape
 from radixlm.products.compiled import TensorOptions, gated
 from tests.tensor.attention_cases import (
     ALL_BACKENDS,
@@ -130,6 +130,20 @@ def test_queries_and_keys_are_placed_as_by_torch(norm: str | None, coded: bool) 
         one, other = (getattr(pool, side)[1][case.slots].float() for pool in (ours, theirs))
         assert (one - other).nan_to_num(0).abs().max() <= (1 if coded else 1e-5)
         assert not coded or (one != other).float().mean() < 0.01
+
+
+def test_a_layer_that_reads_another_s_keys() -> None:
+    case = make_case([(0, 9), (0, 3)], HEADS, torch.float32, "cpu", seed=6, scattered=True)
+    shapes = LayerShape(2, 16), LayerShape(2, 16, source=0)
+    qkv = torch.cat((case.q, case.k, case.v), dim=1).flatten(1)
+    made = []
+    for name in ("torch", "gpu"):
+        pool = KVPool(2, case.pool.capacity, 2, 16, torch.float32, shapes=shapes)
+        attend = ALL_BACKENDS[name](pool, 6).prepare(make_plan(case.rows), case.table, case.slots)
+        rotation = Rotation(torch.ones(12, 16))
+        attend(0, qkv.clone(), rotation, None)
+        made.append(attend(1, case.q.flatten(1).flip(1).contiguous(), rotation, None))
+    torch.testing.assert_close(*made, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from radixlm.models import ModelConfig
+from radixlm.models import ModelConfig, load_config
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.models.test_model_parity import load, logits, tokens
 
@@ -124,6 +124,16 @@ def test_chunks_that_hide_nothing_are_none() -> None:
     assert replace(made, context_length=64).windows == ()
     assert of("llama4_text", **sizes, attention_chunk_size=None).windows == ()
     assert of("llama4_text", **sizes, no_rope_layers=[]).ropes[3].share == 0
+
+
+def test_numbers_of_layers_have_leading_zeros(tmp_path: Path) -> None:
+    """As transformers writes them, so that all are as long."""
+    kinds = ["sliding_attention"] * 9 + ["full_attention"] * 2
+    layers = {"num_hidden_layers": 11, "layer_types": kinds, "num_kv_shared_layers": 1}
+    folder = make_checkpoint(tmp_path, "gemma4_unified_text", **layers)
+    assert "09" in json.loads((folder / "config.json").read_text())["per_layer_config"]
+    shapes = load_config(folder).kv_shapes
+    assert shapes == ((2, 16, None),) * 9 + ((1, 32, None), (1, 32, 9))
 
 
 def test_mistral_4_turns_the_part_that_its_sizes_say() -> None:

@@ -30,7 +30,7 @@ TARGETS = {
     "starcoder2": (*ATTENTION, "c_fc", "c_proj"),
     "glm": (*ATTENTION, "gate_up_proj", "down_proj"),
     "nemotron": (*ATTENTION, "up_proj", "down_proj"),
-    "qwen3_moe": ATTENTION,
+    **dict.fromkeys(("qwen3_moe", "mimo_v2_flash"), ATTENTION),
 }
 
 
@@ -64,7 +64,7 @@ FAMILIES = [
     ),
     *(
         pytest.param(name, marks=pytest.mark.slow)
-        for name in ("qwen3_moe", "gemma4_unified_text")
+        for name in ("qwen3_moe", "gemma4_unified_text", "mimo_v2_flash")
     ),
 ]
 

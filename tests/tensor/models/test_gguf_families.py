@@ -39,7 +39,7 @@ SAID = {
     "gemma4_unified_text": "gemma4_text",
 }
 # Families whose files are refused.
-UNREAD = {"apertus", "llama4_text", "mistral4"}
+UNREAD = {"apertus", "llama4_text", "mimo_v2_flash", "mistral4"}
 FOUND = [name for name in ARCHITECTURES if name not in {*UNREAD, "kimi_k2", "glm4_moe_lite"}]
 KINDS = ("F16", "Q8_0", "IQ4_NL")
 # One type each at all times, the others too where time does not count.

@@ -5,6 +5,7 @@ not radixlm. A command per line comes in, a JSON object; a JSON object goes out 
     {"do": "open", "path": F, "threads": 2, "context": 1024}  -> {"flash": bool}; once
     {"do": "decode", "prompt": [...], "out": 96}                -> {"seconds": of a token}
     {"do": "prefill", "prompt": [...]}                          -> {"seconds": of all}
+    {"do": "score", "prompt": [...], "first": 257}  -> {"logprobs": of the prompt's, from there on}
 
 Nothing is sampled: the next token is a known one, as in llama-bench. Attention is computed in the
 way, flash or not, that decodes and prefills a first prompt faster.
@@ -16,10 +17,11 @@ import ctypes
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llama_cpp
+import numpy as np
 
 _BATCH = 512
 _TRIES = 2
@@ -91,6 +93,20 @@ class LlamaModel:
     def prefill(self, prompt: list[int]) -> dict[str, Any]:
         return {"seconds": self._prefill(self._contexts[0], prompt)}
 
+    def score(self, prompt: list[int], first: int) -> dict[str, Any]:
+        """The prompt is one batch. first: at least 1."""
+        [context], asked = self._contexts, range(first - 1, len(prompt) - 1)
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+        _compute(context, prompt, asked)
+        words = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
+        logprobs = []
+        for place in asked:
+            row = llama_cpp.llama_get_logits_ith(context, place)
+            logits = np.ctypeslib.as_array(row, (words,)).astype(np.float64)
+            logits -= logits.max()
+            logprobs.append(float(logits[prompt[place + 1]] - np.log(np.exp(logits).sum())))
+        return {"logprobs": logprobs}
+
     def _decode(self, context: Any, prompt: list[int], out: int) -> float:
         """Seconds of a token, of `out` after the prompt."""
         self._prefill(context, prompt)
@@ -107,10 +123,14 @@ class LlamaModel:
         return time.perf_counter() - began
 
 
-def _compute(context: Any, tokens: list[int]) -> None:
-    """Compute tokens; the logits are of the last one."""
+def _compute(context: Any, tokens: list[int], asked: Sequence[int] = ()) -> None:
+    """Compute tokens; the logits are of those at the places asked, or of the last one."""
     array = (llama_cpp.llama_token * len(tokens))(*tokens)
     batch = llama_cpp.llama_batch_get_one(array, len(tokens))
+    if asked:
+        batch.logits = (ctypes.c_int8 * len(tokens))(
+            *(place in asked for place in range(len(tokens)))
+        )
     if code := llama_cpp.llama_decode(context, batch):
         raise RuntimeError(f"llama_decode gave {code}")
     llama_cpp.llama_synchronize(context)

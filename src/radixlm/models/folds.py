@@ -187,12 +187,12 @@ def _together(rows: list[Tensor | None], factors: list[float], config: ModelConf
 
 class _Stack(NamedTuple):
     """A kind of tensors with all experts' weights: what each one's is, how many sizes there are,
-    and whether each is (in, out).
+    and whether each is (in, out): these sizes, where only they tell.
     """
 
     kind: str
     sizes: int
-    turned: bool
+    turned: bool | tuple[int, int]
 
 
 def _stacks(config: ModelConfig) -> dict[str, _Stack]:
@@ -204,6 +204,9 @@ def _stacks(config: ModelConfig) -> dict[str, _Stack]:
     if experts.stacked == "rows":
         rows = _Stack("weight", 3, turned=False)
         return dict.fromkeys((f".{name}{end}" for name in names for end in ("", ".weight")), rows)
+    if experts.stacked == "either":
+        ways = [(config.hidden_size, 2 * experts.size), (experts.size, config.hidden_size)]
+        return {f".{name}": _Stack("weight", 3, way) for name, way in zip(names, ways, strict=True)}
     weights = {f".{name}": _Stack("weight", 3, turned=True) for name in names}
     return weights | {f".{name}_bias": _Stack("bias", 2, turned=False) for name in names}
 
@@ -228,7 +231,8 @@ class Folded:
             if end is None or len(shape) != stacks[end].sizes:
                 self.shapes[name] = shape
                 continue
-            kind, _, turned = stacks[end]
+            kind, _, way = stacks[end]
+            turned = way if isinstance(way, bool) else shape[1:] == way
             place = name.removesuffix(".weight").removesuffix("_bias")
             for part in range(shape[0]):
                 own = f"{place}.{part}.{kind}"

@@ -53,7 +53,8 @@ class Experts(NamedTuple):
     layers: which ones have experts; empty: all.
     router, gate_up, down: names of weights, with {} for an expert's number. bias: all have one.
     stacked: one tensor has all experts' of a name, perhaps without `.weight`: (experts, out, in) in
-        rows; (experts, in, out), and biases beside it with `_bias`, in columns.
+        rows; (experts, in, out), and biases beside it with `_bias`, in columns;
+        the shapes tell which, in either.
     paired: rows of gate and up take turns. weighs_inputs: see `ExpertMLP`. beside: they are beside
         the layer's MLP, see `ExpertsBeside`.
     """
@@ -72,7 +73,7 @@ class Experts(NamedTuple):
     gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")
     down: str = "experts.{}.down_proj"
     bias: bool = False
-    stacked: Literal["", "rows", "columns"] = ""
+    stacked: Literal["", "rows", "columns", "either"] = ""
     paired: bool = False
     weighs_inputs: bool = False
     beside: bool = False

@@ -260,6 +260,20 @@ def make_checkpoint(
     a choice of one token, which magnifies rounding. Biases and norms are random too: transformers'
     zeros and ones would hide a mistake. Returns the folder.
     """
+    fields = sizes_of(architecture)
+    config: Any = transformers.AutoConfig.for_model(architecture, **fields | overrides)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        fill(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
+    return folder
+
+
+def sizes_of(architecture: str) -> dict[str, Any]:
+    """The fields of a tiny config."""
     fields: dict[str, Any] = {
         "vocab_size": 320,
         "hidden_size": 64,
@@ -274,26 +288,22 @@ def make_checkpoint(
         "bos_token_id": None,
         "dtype": "float32",
     }
-    fields |= _FIELDS.get(architecture, {})
-    config: Any = transformers.AutoConfig.for_model(architecture, **fields | overrides)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1 or name.endswith("_bias"):
-                mean = 0.0 if name.endswith("bias") else 1.0
-                torch.nn.init.normal_(parameter, mean, 0.3)
-            if architecture.startswith("gemma4") and name.endswith("q_norm.weight"):
-                torch.nn.init.normal_(parameter, 0.25, 0.1)  # there nothing divides scores
-        for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
-                buffer.normal_(0.0, 0.3)
-            if name.endswith("layer_scalar"):
-                buffer.uniform_(0.5, 1.0)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
-    write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
-    return folder
+    return {**fields, **_FIELDS.get(architecture, {})}
+
+
+def fill(model: Any) -> None:
+    """Make what transformers leaves at zeros and ones random, too."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1 or name.endswith("_bias"):
+            mean = 0.0 if name.endswith("bias") else 1.0
+            torch.nn.init.normal_(parameter, mean, 0.3)
+        if "gemma4" in model.config.model_type and name.endswith("q_norm.weight"):
+            torch.nn.init.normal_(parameter, 0.25, 0.1)  # there nothing divides scores
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.normal_(0.0, 0.3)
+        if name.endswith("layer_scalar"):
+            buffer.uniform_(0.5, 1.0)
 
 
 def load_reference(folder: Path) -> transformers.PreTrainedModel:

@@ -18,7 +18,7 @@ from radixlm.core.errors import CheckpointError
 from radixlm.formats.gguf_fields import FAMILIES
 from radixlm.formats.gguf_file import GGUFFile
 from radixlm.models import CausalLM, GGUFCheckpoint, load_config, load_model
-from radixlm.models.families import ARCHITECTURES
+from radixlm.models.families import ARCHITECTURES, TEXTS
 from radixlm.models.model_config import ModelConfig
 from radixlm.products.gemm_choice import Choose, one_way
 from radixlm.testing.gguf_writer import UNSAID, write_gguf
@@ -39,7 +39,7 @@ SAID = {
     "gemma4_unified_text": "gemma4_text",
 }
 # Families whose files are refused.
-UNREAD = {"apertus", "llama4_text", "mimo_v2_flash", "mistral4"}
+UNREAD = {"apertus", "llama4_text", "mimo_v2_flash", "mistral4", *TEXTS}
 FOUND = [name for name in ARCHITECTURES if name not in {*UNREAD, "kimi_k2", "glm4_moe_lite"}]
 KINDS = ("F16", "Q8_0", "IQ4_NL")
 # One type each at all times, the others too where time does not count.

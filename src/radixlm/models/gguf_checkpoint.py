@@ -61,7 +61,8 @@ class GGUFCheckpoint:
     """See `Checkpoint`. config: of the model that the file describes."""
 
     def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
-        """A tensor that is no weight of the model keeps its name, so that a loader names it.
+        """A tensor that is no weight of the model keeps its name, so that a loader names it; those
+        that are not read are `unused`.
         Raises CheckpointError for parts that do not fit together.
         """
         self.where = str(file.path)
@@ -80,8 +81,11 @@ class GGUFCheckpoint:
                 same = [size for size in wanted if size > 1] == list(shape)
                 self.shapes[name] = wanted if same else shape
         used = {tensor for place in self._places.values() for tensor in place.tensors}
+        self.unused: list[str] = []
         for name, tensor in file.tensors.items():
-            if name not in used and not _NOT_READ.fullmatch(name) and not self._is_spare(name):
+            if _NOT_READ.fullmatch(name) or self._is_spare(name):
+                self.unused.append(name)
+            elif name not in used:
                 self.shapes[name] = tensor.shape
 
     @property

@@ -25,6 +25,8 @@ from torch import Tensor
 
 from radixlm.attention.attend import Attend
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.formats.files import read_json_object
+from radixlm.formats.text_part import text_config
 from radixlm.formats.weight_files import text_tensors
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Multiply
@@ -41,6 +43,9 @@ from radixlm.products.gemm_choice import Choose
 NAME = "radixlm"
 # Rotations that change with the longest position of a step: keys that are cached would be wrong.
 _CHANGING = ("dynamic", "longrope")
+# Names of how many layers there are; transformers makes objects for each, however many.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_MOST_LAYERS = 1_000
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 # Of layers, all that attention here knows without a file of ours.
 _KINDS = frozenset({"full_attention", "sliding_attention"})
@@ -178,7 +183,8 @@ class TransformersModel:
         """The attributes that its layers have."""
         two = torch.arange(2, device=self._model.device)
         try:
-            self._run(two % config.vocab_size, two, two)
+            with torch.cuda.device_of(two):  # where Triton launches
+                self._run(two % config.vocab_size, two, two)
         except Exception as error:  # whatever modules raise that ask for more than attention
             why = f"its modules do not run: {type(error).__name__}: {error}"
             raise _refused(config.model_type, why) from error
@@ -323,12 +329,16 @@ def _renamed(folder: Path) -> dict[str, str] | None:
 
 def hf_text(library: Any, folder: Path) -> Any:
     """The config of a folder's text, as transformers has it. Raises UnsupportedModelError."""
+    given = text_config(read_json_object(folder / "config.json"))
+    for name in _LAYERS:
+        if isinstance(count := given.get(name), int) and count > _MOST_LAYERS:
+            raise unsupported(name, count, f"up to {_MOST_LAYERS}")
     try:
         config = library.AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
         text = config.get_text_config(decoder=True)
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # whatever its classes raise for a field
         raise UnsupportedModelError(
             f"transformers {library.__version__} can not read {str(folder)!r}: {error}"
         ) from None

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from radixlm import Engine
 from radixlm.assembly.appraisal import Appraisal, appraise
+from radixlm.assembly.chosen import chosen
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.gguf_file import GGUFFile
@@ -36,8 +38,8 @@ def test_the_text_of_a_model_of_more(tmp_path: Path) -> None:
     text = 4 * sum(each.numel() for each in whole.model.language_model.parameters())
     head = 4 * whole.lm_head.weight.numel()
     assert (found.model_type, found.computed_by) == ("qwen2", "radixlm")
-    assert found.stored == {"F32": found.weight_bytes}
-    assert found.weight_bytes in (text, text + head)
+    assert found.stored in ({"F32": text}, {"F32": text + head})
+    assert found.weight_bytes == text + head  # a tied one is packed beside the embedding
     assert found.kv_bytes == 1000 * 3 * 2 * 2 * 16 * 4
     assert found.unused
     assert all("vision" in name or "projector" in name for name in found.unused)
@@ -59,17 +61,34 @@ def test_one_that_transformers_computes(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, "gpt2")
     found = appraised(folder)
     assert (found.model_type, found.computed_by) == ("gpt2", "transformers")
+    # Its head is the embedding, packed once more.
+    assert found.weight_bytes == found.stored["F32"] + 4 * 320 * 64
     assert found.kv_bytes == 1000 * 3 * 2 * 64 * 4
 
 
 def test_a_gguf_file(tmp_path: Path) -> None:
     folder, path = tmp_path / "folder", tmp_path / "model.gguf"
-    make_checkpoint(folder, "qwen3")
+    make_checkpoint(folder, "qwen3", tie_word_embeddings=True)
     write_gguf(folder, path, "Q8_0")
     found = appraised(path)
     assert (found.model_type, found.file_format) == ("qwen3", "gguf")
     assert set(found.stored) == {"Q8_0", "F32"}
-    assert found.weight_bytes <= path.stat().st_size
+    embedding, file = 320 * 64, GGUFFile(path)
+    assert file.tensors["token_embd.weight"].type.name == "Q8_0"
+    # In floats; the head that is tied to it has its codes.
+    norms = sum(each.nbytes for each in file.tensors.values() if each.type.name == "F32")
+    assert found.weight_bytes == found.stored["Q8_0"] + 2 * embedding + norms // 2
+
+
+def test_codes_are_filled_in_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, path = tmp_path / "folder", tmp_path / "model.gguf"
+    make_checkpoint(folder, "qwen3")
+    write_gguf(folder, path, "Q8_0")
+    in_floats = appraised(folder)
+    here = chosen(EngineConfig(model=str(path)))
+    there = (*here[:2], torch.device("cuda"), here[3])
+    monkeypatch.setattr("radixlm.assembly.appraisal.chosen", lambda _: there)
+    assert appraised(path).weight_bytes == in_floats.weight_bytes // 2
 
 
 def test_what_loading_would_refuse(tmp_path: Path) -> None:

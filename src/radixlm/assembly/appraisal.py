@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -25,6 +25,10 @@ from radixlm.models.safetensors_files import surveyed
 from radixlm.text.chat_template import ChatTemplate
 
 _FLOATS = frozenset({"F64", "F32", "BF16", "F16"})
+# Where names of embeddings end in GGUF files, which have codes of them.
+_EMBEDDING = "token_embd.weight"
+# A tensor's name, type, how many numbers it has, and bytes.
+_Stored = tuple[str, str, int, int]
 
 
 class Appraisal(NamedTuple):
@@ -32,7 +36,8 @@ class Appraisal(NamedTuple):
 
     computed_by: `NATIVE` or `FOREIGN`. stored: bytes of weights by their types in the files, the
     most first. weight_bytes: in memory, those in floats as `dtype`, quantized ones as they are
-    stored. kv_bytes: of 1,000 tokens. unused: names of tensors that are not read.
+    stored, but embeddings, and on a GPU all, in floats. kv_bytes: of 1,000 tokens. unused: names of
+    tensors that are not read.
     """
 
     name: str
@@ -51,18 +56,25 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
     """Appraise the model that would be loaded, and find its chat template. Refuses what loading it
     would, as far as heads tell. Raises ConfigError, ModelError.
     """
-    files, model, _, dtype = chosen(config)
+    files, model, device, dtype = chosen(config)
     foreign = by_transformers(config, files)
     unused: list[str] = []
+    shapes: Mapping[str, tuple[int, ...]] = {}
     if foreign:
         model = unloaded(files)
     else:
         checkpoint = checkpoint_of(files, model)
         matched(Folded(checkpoint, model), model)
         unused = checkpoint.unused if isinstance(checkpoint, GGUFCheckpoint) else []
-    sizes = list(_sizes(files, unused))
+        shapes = checkpoint.shapes
+    tensors = list(_tensors(files, unused))
+    tied = model.tie_word_embeddings and "lm_head.weight" not in shapes
+    tied_head = model.vocab_size * model.hidden_size if tied else 0
+    weight_bytes = _in_memory(tensors, dtype, tied_head)
+    if device.type != "cpu" and shapes:
+        weight_bytes = dtype.itemsize * sum(map(math.prod, shapes.values()))
     stored: Counter[str] = Counter()
-    for kind, _, nbytes in sizes:
+    for _, kind, _, nbytes in tensors:
         stored[kind] += nbytes
     reached = reached_of(config, model)
     _, template = texts_of(config, files)
@@ -74,27 +86,33 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
         stored=dict(stored.most_common()),
         dtype=str(dtype).removeprefix("torch."),
         context_length=reached.context_length,
-        weight_bytes=_in_memory(sizes, dtype),
+        weight_bytes=weight_bytes,
         kv_bytes=1000 * token_bytes(config, reached, Windows.of(config, reached), dtype),
         unused=unused,
     )
     return found, template
 
 
-def _sizes(files: ModelFiles, unused: list[str]) -> Iterator[tuple[str, int, int]]:
-    """The type, numbers and bytes of each tensor that is read. unused: others are added."""
+def _tensors(files: ModelFiles, unused: list[str]) -> Iterator[_Stored]:
+    """Tensors that are read. unused: the names of others are added."""
     if isinstance(files, ModelFile):
         for name, tensor in files.gguf.tensors.items():
             if name not in unused:
-                yield tensor.type.name, math.prod(tensor.shape), tensor.nbytes
+                yield name, tensor.type.name, math.prod(tensor.shape), tensor.nbytes
         return
     found, others = surveyed(files.path)
     unused += others
-    for stored in found.values():
-        yield stored.dtype, math.prod(stored.shape), stored.nbytes
+    for its in found.values():
+        yield its.name, its.dtype, math.prod(its.shape), its.nbytes
 
 
-def _in_memory(sizes: Iterable[tuple[str, int, int]], dtype: torch.dtype) -> int:
-    return sum(
-        numbers * dtype.itemsize if kind in _FLOATS else nbytes for kind, numbers, nbytes in sizes
-    )
+def _in_memory(tensors: Iterable[_Stored], dtype: torch.dtype, tied_head: int) -> int:
+    """Bytes on a CPU. tied_head: numbers of a head that is the embedding, and is packed beside it;
+    0: it has its own.
+    """
+    made = 0
+    for name, kind, numbers, nbytes in tensors:
+        in_floats = numbers * dtype.itemsize
+        own = in_floats if kind in _FLOATS else nbytes
+        made += (in_floats if name.endswith(_EMBEDDING) else own) + own * (numbers == tied_head)
+    return made

@@ -33,12 +33,19 @@ MAPPED = sorted(
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "lfm2": {"full_attn_idxs": [2]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    "minimax_m3_vl_text": {"layer_types": ["minimax_m3_sparse"] * 60},
     "ministral": {"head_dim": 128},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
 }
 _LONGEST = 150
 _DRAFTS = "it proposes tokens for another model, whose keys and values it reads"
-_NOT_ALONE = {"gemma4_assistant": _DRAFTS, "gemma4_unified_assistant": _DRAFTS}
+# Their texts have classes here, but are something else without the rest.
+_NOT_ALONE = {
+    "gemma4_assistant": _DRAFTS,
+    "gemma4_unified_assistant": _DRAFTS,
+    "paligemma": "tokens of its prompts see those after them",
+    "cosmos3_omni": "its tensors have names of their own",
+}
 _BOTH = "it is an encoder and a decoder: its answers do not follow on prompts"
 
 

@@ -27,6 +27,25 @@ def answers(engine: Engine) -> list[list[int]]:
     return [list(output.token_ids) for output in engine.generate(PROMPTS, PARAMS)]
 
 
+_LATENT = {
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+}
+_EXPERTS = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+}
+_WINDOWED = {"sliding_window": 17, "layer_types": ["full_attention", "sliding_attention"] * 2}
+
+
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
@@ -35,6 +54,18 @@ def answers(engine: Engine) -> list[list[int]]:
         ("qwen3", {}),
         ("mistral", {"sliding_window": 17}),
         ("gpt_oss", {}),
+        # Values are shorter than keys; a layer asks twice; layers have heads of their own, and are
+        # run several times; a window is of no layer.
+        ("minicpm3", _LATENT),
+        ("diffllama", {}),
+        *(
+            pytest.param(name, fields, marks=pytest.mark.slow)
+            for name, fields in (
+                ("mimo_v2_flash", _WINDOWED | _EXPERTS | {"num_hidden_layers": 4}),
+                ("hrm_text", {}),
+                ("dots1", {"sliding_window": 17, "n_shared_experts": 1} | _EXPERTS),
+            )
+        ),
         *(
             pytest.param(name, {}, marks=pytest.mark.slow)
             for name in ("phi", "opt", "gpt_bigcode", "persimmon", "olmo", "helium", "gemma2")

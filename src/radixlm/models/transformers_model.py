@@ -13,12 +13,11 @@ refused by name.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,112 +27,22 @@ from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.formats.weight_files import text_tensors
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Multiply
-from radixlm.layers.rotary import RopeConfig, Rotation
+from radixlm.layers.rotary import RopeConfig
+from radixlm.memory.pools import LayerShape
 from radixlm.models.adapter_config import CONFIG as ADAPTER
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.hf_config import EndTokens
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Traits
+from radixlm.models.transformers_attention import NAME, Bridge, attention
 from radixlm.models.transformers_modules import replace_modules
 from radixlm.products.gemm_choice import Choose
 
-# What it is called in transformers' table of attention functions.
-NAME = "radixlm"
 # Rotations that change with the longest position of a step: keys that are cached would be wrong.
 _CHANGING = ("dynamic", "longrope")
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 # Of layers, all that attention here knows without a file of ours.
 _KINDS = frozenset({"full_attention", "sliding_attention"})
-# Of attention's arguments those tensors that change nothing here.
-_HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
-
-
-class _AttentionCall(NamedTuple):
-    """The arguments with which a layer calls attention. heads: of queries, of keys; dims: of keys,
-    of values.
-    """
-
-    layer: int
-    heads: tuple[int, int]
-    dims: tuple[int, int]
-    window: int | None
-    cap: float
-    causal: bool
-    others: tuple[str, ...]
-
-
-class _Bridge:
-    """A bridge from transformers' attention interface to one step's `Attend`; with none it takes
-    notes, and answers with zeros.
-    """
-
-    def __init__(self) -> None:
-        self.attend: Attend | None = None
-        self.calls: list[_AttentionCall] = []
-        self._unturned: Rotation | None = None
-
-    def __call__(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, more: Mapping[str, Any]
-    ) -> Tensor:
-        """q, k, v: (1, heads, tokens, head_dim) -> (1, tokens, heads, head_dim)."""
-        tokens, head_dim = q.shape[2:]
-        if self.attend is None:
-            self.calls.append(_noted(layer, q, k, v, more))
-            return q.new_zeros(1, tokens, q.shape[1], v.shape[3])
-        factor = scale * math.sqrt(head_dim)
-        q = q if factor == 1 else q * factor
-        qkv = torch.cat([each[0].transpose(0, 1) for each in (q, k, v)], dim=1).flatten(1)
-        sinks = more.get("s_aux")
-        sinks = None if sinks is None else sinks.detach().float()
-        answers = self.attend(layer, qkv, self._rotation(q), None, sinks)
-        return answers.view(1, tokens, -1, head_dim)
-
-    def _rotation(self, q: Tensor) -> Rotation:
-        """The rotation of nothing: transformers has turned them."""
-        tokens, head_dim = q.shape[2:]
-        known = self._unturned
-        if known is None or known.table.shape[0] < tokens:
-            table = q.new_zeros(tokens, head_dim)
-            table[:, : head_dim // 2] = 1
-            self._unturned = known = Rotation(table)
-        return Rotation(known.table[:tokens])
-
-
-def _noted(layer: int, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any]) -> _AttentionCall:
-    others = (
-        name
-        for name, value in more.items()
-        if isinstance(value, Tensor) and name not in _HARMLESS and name != "s_aux"
-    )
-    return _AttentionCall(
-        layer,
-        (q.shape[1], k.shape[1]),
-        (k.shape[3], v.shape[3]),
-        more.get("sliding_window"),
-        float(more.get("softcap") or 0),
-        more.get("is_causal") is not False,
-        tuple(others),
-    )
-
-
-def _attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    **more: Any,
-) -> tuple[Tensor, None]:
-    """Attend, called as transformers calls attention. A mask is one that the model made by
-    itself.
-    """
-    if attention_mask is not None:
-        more["attention_mask"] = attention_mask
-    more.setdefault("is_causal", getattr(module, "is_causal", True))
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    bridge: _Bridge = module.radixlm
-    return bridge(module.layer_idx, query, key, value, scale, more), None
 
 
 class TransformersModel:
@@ -141,7 +50,7 @@ class TransformersModel:
 
     def __init__(self, model: Any, config: ModelConfig) -> None:
         """model: of transformers, with our attention. Raises UnsupportedModelError."""
-        self._model, self._bridge = model, _Bridge()
+        self._model, self._bridge = model, Bridge()
         for module in model.modules():
             module.radixlm = self._bridge
         if "position_ids" not in inspect.signature(model.forward).parameters:
@@ -159,7 +68,7 @@ class TransformersModel:
         adapted: Multiply | None = None,  # noqa: ARG002 - no adapter can be loaded for it
     ) -> Tensor:
         """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
-        self._bridge.attend = attend
+        self._bridge.begin(attend)
         made: Tensor = self._run(token_ids, positions, logit_rows)
         return made
 
@@ -183,26 +92,30 @@ class TransformersModel:
             why = f"its modules do not run: {type(error).__name__}: {error}"
             raise _refused(config.model_type, why) from error
         calls = self._bridge.calls
-        if [call.layer for call in calls] != list(range(config.n_layers)):
+        if len(calls) < config.n_layers:
             count = f"attention was asked {len(calls)} times by {config.n_layers} layers"
             raise _refused(config.model_type, f"{count}; it has layers of another kind")
         if not all(call.causal for call in calls):
             raise _refused(config.model_type, "it is an encoder, whose tokens see those after them")
-        if len({(call.heads, call.dims, call.cap) for call in calls}) > 1:
-            raise _refused(config.model_type, "its layers have heads of different sizes")
-        heads, (head_dim, of_values), cap = calls[0].heads, calls[0].dims, calls[0].cap
-        if head_dim != of_values or head_dim % 2:
-            raise _refused(config.model_type, f"keys have {head_dim} numbers, values {of_values}")
+        if len({(call.heads[0], call.cap) for call in calls}) > 1:
+            raise _refused(config.model_type, "its layers have different numbers of heads")
+        (n_heads, n_kv_heads), head_dim, cap = calls[0].heads, max(calls[0].dims), calls[0].cap
+        shapes = tuple(LayerShape(call.heads[1], max(call.dims)) for call in calls)
+        if any(shape.head_dim % 2 for shape in shapes):
+            raise _refused(config.model_type, "its heads have odd sizes")
         others = sorted({name for call in calls for name in call.others})
         if others:
             raise _refused(config.model_type, f"attention is to take {', '.join(others)}")
         windows = tuple(call.window for call in calls)
         if not any(windows) and any(config.traits.windows):
             raise _refused(config.model_type, "it has a window, but does not give it to attention")
-        traits = Traits(windows=windows if any(windows) else (), score_cap=cap)
-        return replace(
-            config, n_heads=heads[0], n_kv_heads=heads[1], head_dim=head_dim, traits=traits
+        traits = Traits(
+            windows=windows if any(windows) else (),
+            score_cap=cap,
+            shapes=shapes if len(set(shapes)) > 1 else (),
         )
+        made = replace(config, n_layers=len(calls), traits=traits)
+        return replace(made, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
 
 
 def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> ModelConfig:
@@ -223,6 +136,9 @@ def shape_of(library: Any, config: Any, ends: Mapping[str, Any]) -> ModelConfig:
             raise unsupported(field, value, "a positive integer")
     _check_ropes(getattr(config, "rope_parameters", None))
     window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds and "sliding_attention" not in kinds:
+        window = None
     given = {field: getattr(config, field, None) for field in ("eos_token_id", "bos_token_id")}
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
     n_heads = sizes["num_attention_heads"] or 1
@@ -259,7 +175,7 @@ def _check_ropes(rope: Any) -> None:
 
 def register(library: Any) -> None:
     """Register our attention under NAME."""
-    library.AttentionInterface.register(NAME, _attention)
+    library.AttentionInterface.register(NAME, attention)
 
 
 def asked_without_weights(library: Any, config: Any, ends: Mapping[str, Any]) -> ModelConfig:

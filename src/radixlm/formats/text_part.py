@@ -24,7 +24,7 @@ _EMBEDDING, _HEAD = (
     re.compile(rf"((?:.*\.)?){name}\.(.+)") for name in ("embed_tokens", "lm_head")
 )
 # Parts with embeddings of their own.
-_OTHERS = re.compile(r"(^|\.)(talker|code2wav|code_predictor|mtp|vision|visual|audio)")
+OTHER_PARTS = re.compile(r"(^|\.)(talker|code2wav|code_predictor|mtp|vision|visual|audio)")
 _DECODER = re.compile(r"(layers\.\d|norm\.|embed_tokens\.)")
 
 
@@ -64,7 +64,7 @@ def text_names(names: Collection[str]) -> dict[str, str]:
     {'language_model.model.embed_tokens.weight': 'model.embed_tokens.weight', \
 'language_model.lm_head.weight': 'lm_head.weight'}
     """
-    own = [name for name in names if not _OTHERS.search(name)]
+    own = [name for name in names if not OTHER_PARTS.search(name)]
     found = [match[1] for name in own if (match := _EMBEDDING.fullmatch(name))]
     if not found:
         return {}

@@ -66,7 +66,8 @@ class GGUFCheckpoint:
     """See `Checkpoint`. config: of the model that the file describes."""
 
     def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
-        """A tensor that is no weight of the model keeps its name, so that a loader names it.
+        """A tensor that is no weight of the model keeps its name, so that a loader names it; those
+        that are not read are `unused`.
         Raises CheckpointError for parts that do not fit together.
         """
         self.where = str(file.path)
@@ -87,8 +88,11 @@ class GGUFCheckpoint:
         spare = [self._find(f"{place}weight") for place in config.traits.spare]
         places = [*self._places.values(), *(place for place in spare if place is not None)]
         used = {tensor for place in places for tensor in place.tensors}
+        self.unused: list[str] = []
         for name, tensor in file.tensors.items():
-            if name not in used and not _NOT_READ.fullmatch(name) and not self._is_spare(name):
+            if _NOT_READ.fullmatch(name) or self._is_spare(name):
+                self.unused.append(name)
+            elif name not in used:
                 self.shapes[name] = tensor.shape
 
     @property

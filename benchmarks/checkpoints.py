@@ -1,0 +1,238 @@
+"""Models as hubs have them: folders beside transformers, GGUF files beside the same weights.
+
+    python -m benchmarks.checkpoints [--version-4 /tmp/tf4/bin/python] [--family llama ...]
+    python -m benchmarks.checkpoints --gguf [--llama-python PATH] [--family llama ...]
+
+A shrunk model of every family, random weights, float32; greedy tokens and log-probabilities are
+those of transformers 5, or the status is 1. Folders: config.json as version 5 writes it, and as 4,
+of which --version-4 is a Python. GGUF: first with products of what codes stand for, then as it is
+served, rows rounded to bytes; and llama.cpp's log-probabilities, which rounds, too: where they
+differ, those of a file with the same numbers in floats (its Python: benchmarks/README.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import AutoConfig
+
+from benchmarks.parity_settings import compared, make_prompts
+from benchmarks.published import ALIASES, FIELDS, RUN_BY_LLAMA
+from benchmarks.rows import show_rows
+from radixlm import Engine, RequestOutput, SamplingParams
+from radixlm.bench.quantized_run import LlamaSide
+from radixlm.bench.tables import append_json
+from radixlm.core.errors import ConfigError
+from radixlm.layers.linear import Linear
+from radixlm.models.families import ARCHITECTURES
+from radixlm.testing.gguf_models import Q4_K_M, UNREAD, of_256, write_pair
+from radixlm.testing.gguf_writer import write_gguf
+from radixlm.testing.reference import (
+    Greedy,
+    greedy,
+    load_reference,
+    make_checkpoint,
+    reference_logits,
+)
+
+NEAR, NEAR_LLAMA, NEAR_FLOATS = 2e-3, 0.1, 0.02
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "cold": {},
+    "warm": {"warm": True},
+    "chunked": {"chunked_prefill_size": 16},
+}
+KINDS = ("F16", "Q8_0", "Q4_K_M", "IQ4_NL")
+_OLDER = Path(__file__).parents[1] / "scripts" / "older_configs.py"
+_FLAGS: Mapping[str, Any] = {"kv_tokens": 4_000, "dtype": "float32", "threads": 1}
+# llama.cpp reads no tokenizer by bytes that has no merges.
+_SCORES = [-float(at) for at in range(320)]
+_PIECES = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": _SCORES}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Right:
+    """transformers' answers, and (tokens, vocabulary) log-probabilities of each whole sequence."""
+
+    prompts: list[list[int]]
+    greedy: Greedy
+    logprobs: list[Tensor]
+
+    @property
+    def all(self) -> str:
+        return f"{len(self.prompts)} of {len(self.prompts)}"
+
+    @staticmethod
+    def of(model: Any, prompts: list[list[int]], steps: int) -> Right:
+        found = greedy(model, prompts, steps)
+        whole = [one + other for one, other in zip(prompts, found.tokens, strict=True)]
+        return Right(
+            prompts, found, [reference_logits(model, its).log_softmax(-1) for its in whole]
+        )
+
+    def asked(self, path: Path, *, warm: bool = False, **flags: Any) -> tuple[str, float]:
+        """How many answers of an engine are equal, and the largest difference of a log-probability.
+        warm: of a second turn; else of prompts' tokens, too.
+        """
+        steps = len(self.greedy.tokens[0])
+        params = SamplingParams(max_tokens=steps, temperature=0, ignore_eos=True, logprobs=20)
+        with Engine(str(path), **_FLAGS, **flags) as engine:
+            if warm:
+                engine.generate(self.prompts, params)
+            else:
+                params = replace(params, prompt_logprobs=20)
+            outputs = engine.generate(self.prompts, params)
+        assert not warm or all(each.cached_tokens for each in outputs)
+        equal, ties, _ = compared(outputs, self.greedy)
+        apart = max(map(self._apart, outputs, range(len(outputs))))
+        return f"{equal + ties} of {len(outputs)}", apart
+
+    def _apart(self, output: RequestOutput, number: int) -> float:
+        """Up to the first token that is another one."""
+        pairs = zip(output.token_ids, self.greedy.tokens[number], strict=True)
+        same = next((at for at, (one, other) in enumerate(pairs) if one != other), None)
+        stop = None if same is None else same + 1
+        answer = enumerate(output.logprobs[:stop], len(self.prompts[number]) - 1)
+        return max(
+            abs(float(self.logprobs[number][row, token]) - value)
+            for row, entry in (*enumerate(output.prompt_logprobs), *answer)
+            for token, value in ((entry.token, entry.logprob), *entry.top)
+        )
+
+    def beside(self, python: str, path: Path) -> float | str:
+        """How far llama.cpp's log-probabilities of the tokens are at most, or why it has none."""
+        apart = 0.0
+        with closing(LlamaSide(python)) as llama:
+            try:
+                llama.ask(do="open", path=str(path), threads=1, context=512, floats=True)
+                for at, right in enumerate(self.logprobs):
+                    tokens = self.prompts[at] + self.greedy.tokens[at]
+                    found = llama.ask(do="score", prompt=tokens, first=1)["logprobs"]
+                    ours = right[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+                    apart = max(apart, float((ours - torch.tensor(found)).abs().max()))
+            except ConfigError as error:
+                return "not loaded" if "can not load" in str(error) else str(error)
+        return apart
+
+
+Asked = Callable[[Any], Right]
+
+
+def folder_rows(family: str, root: Path, right: Asked, python: str | None) -> Iterator[Row]:
+    folder = make_checkpoint(root, ALIASES.get(family, family), **FIELDS.get(family, {}))
+    answers, path = right(load_reference(folder)), folder / "config.json"
+    configs = {"5": json.loads(path.read_text(encoding="utf-8"))}
+    if python is not None:
+        config = AutoConfig.from_pretrained(folder)
+        newer = config.to_dict() | {it: getattr(config, it, None) for it in config.attribute_map}
+        run = [python, str(_OLDER)]
+        done = subprocess.run(run, input=json.dumps(newer), stdout=-1, text=True, check=True)
+        configs["4"] = json.loads(done.stdout)
+    for version, its in configs.items():
+        row: Row = {"family": family, "config": version}
+        if its is None:
+            yield row | dict.fromkeys(WAYS, "not in 4") | {"apart": 0.0, "good": True}
+            continue
+        path.write_text(json.dumps(its | {"model_type": family}), encoding="utf-8")
+        found = {way: answers.asked(folder, **flags) for way, flags in WAYS.items()}
+        apart = max(each for _, each in found.values())
+        cells = {way: tokens for way, (tokens, _) in found.items()}
+        good = apart <= NEAR and set(cells.values()) == {answers.all}
+        yield row | cells | {"apart": apart, "good": good}
+
+
+@contextmanager
+def dequantized() -> Iterator[None]:
+    """Products take what codes stand for, so that rows are not rounded to bytes."""
+    before = Linear.takes_codes
+    setattr(Linear, "takes_codes", property(lambda _: False))  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(Linear, "takes_codes", before)  # noqa: B010
+
+
+def gguf_rows(family: str, root: Path, right: Asked, python: str | None) -> Iterator[Row]:
+    for kind in KINDS:
+        # Sizes of weights with which all that rounds differs little.
+        options: Row = {"further": _PIECES, "initializer_range": 0.06}
+        options |= RUN_BY_LLAMA.get(family, {})
+        if kind == "Q4_K_M":
+            options |= of_256(family) | {"kinds": Q4_K_M, "initializer_range": 0.03}
+        folder, path = write_pair(root / kind, family, kind.removesuffix("_M"), **options)
+        answers = right(load_reference(folder))
+        with dequantized():
+            tokens, apart = answers.asked(path)
+        served, rounded = answers.asked(path)
+        row: Row = {"family": family, "type": kind, "tokens": tokens, "apart": apart}
+        row |= {"served": served, "served apart": rounded}
+        good = tokens == answers.all and apart <= NEAR
+        if python is not None:
+            row["llama.cpp"] = beside = answers.beside(python, path)
+            row["in floats"] = "–"
+            if isinstance(beside, float) and beside > NEAR_LLAMA:
+                write_gguf(folder, root / "floats.gguf", "F32", further=_PIECES)
+                row["in floats"] = floats = answers.beside(python, root / "floats.gguf")
+                good &= isinstance(floats, float) and floats <= NEAR_FLOATS
+        yield row | {"good": good}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--version-4", help="a Python that has transformers 4")
+    parser.add_argument("--gguf", action="store_true")
+    parser.add_argument("--llama-python", help="a Python that has llama_cpp")
+    parser.add_argument("--family", nargs="+", choices=ARCHITECTURES, default=[*ARCHITECTURES])
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=12)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="add a line for each row there")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)  # models are that small
+    # Longer than two windows.
+    drawn = make_prompts(options.prompts, 256)
+    prompts = [one + other for one, other in zip(drawn, reversed(drawn), strict=True)]
+    right = partial(Right.of, prompts=prompts, steps=options.tokens)
+    rows_of, python = folder_rows, options.version_4
+    if options.gguf:
+        rows_of, python = gguf_rows, options.llama_python
+    rows: list[Row] = []
+    failed: list[str] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for family in tqdm(options.family):
+            if options.gguf and family in UNREAD | ALIASES.keys():
+                continue
+            try:
+                for row in rows_of(family, Path(scratch) / family, right, python):
+                    rows.append(row)
+                    if options.json is not None:
+                        append_json(options.json, row)
+            except Exception:
+                failed.append(family)
+                traceback.print_exc()
+    shown = [
+        {name: f"{its:.1e}" if isinstance(its, float) else str(its) for name, its in row.items()}
+        for row in rows
+    ]
+    show_rows("GGUF" if options.gguf else "folders", shown)
+    bad = [row for row in rows if not row["good"]]
+    print(json.dumps({"benchmark": "checkpoints", "rows": len(rows), "bad": bad, "failed": failed}))
+    return 1 if bad or failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

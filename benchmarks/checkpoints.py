@@ -20,6 +20,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,14 +32,14 @@ from tqdm import tqdm
 from transformers import AutoConfig
 
 from benchmarks.parity_settings import compared, make_prompts
-from benchmarks.published import ALIASES, FIELDS, RUN_BY_LLAMA
+from benchmarks.published import ALIASES, FIELDS, RUN_BY_LLAMA, WHOLE
 from benchmarks.rows import show_rows
 from radixlm import Engine, RequestOutput, SamplingParams
 from radixlm.bench.quantized_run import LlamaSide
 from radixlm.bench.tables import append_json
 from radixlm.core.errors import ConfigError
 from radixlm.layers.linear import Linear
-from radixlm.models.families import ARCHITECTURES
+from radixlm.models.families import ARCHITECTURES, TEXTS
 from radixlm.testing.gguf_models import Q4_K_M, UNREAD, of_256, write_pair
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.reference import (
@@ -48,6 +49,7 @@ from radixlm.testing.reference import (
     make_checkpoint,
     reference_logits,
 )
+from radixlm.testing.whole_models import make_whole
 
 NEAR, NEAR_LLAMA, NEAR_FLOATS = 2e-3, 0.1, 0.02
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -134,26 +136,38 @@ Asked = Callable[[Any], Right]
 
 
 def folder_rows(family: str, root: Path, right: Asked, python: str | None) -> Iterator[Row]:
-    folder = make_checkpoint(root, ALIASES.get(family, family), **FIELDS.get(family, {}))
-    answers, path = right(load_reference(folder)), folder / "config.json"
+    if family in WHOLE:
+        like, fields = WHOLE[family]
+        model = make_whole(root, family.partition(" ")[0], like, **deepcopy(dict(fields)))
+    else:
+        fields = deepcopy(dict(FIELDS.get(family, {})))
+        model = load_reference(make_checkpoint(root, ALIASES.get(family, family), **fields))
+    answers, path = right(model), root / "config.json"
     configs = {"5": json.loads(path.read_text(encoding="utf-8"))}
     if python is not None:
-        config = AutoConfig.from_pretrained(folder)
-        newer = config.to_dict() | {it: getattr(config, it, None) for it in config.attribute_map}
-        run = [python, str(_OLDER)]
-        done = subprocess.run(run, input=json.dumps(newer), stdout=-1, text=True, check=True)
+        newer = json.dumps(_all_names(AutoConfig.from_pretrained(root)))
+        done = subprocess.run([python, str(_OLDER)], input=newer, stdout=-1, text=True, check=True)
         configs["4"] = json.loads(done.stdout)
     for version, its in configs.items():
         row: Row = {"family": family, "config": version}
         if its is None:
             yield row | dict.fromkeys(WAYS, "not in 4") | {"apart": 0.0, "good": True}
             continue
-        path.write_text(json.dumps(its | {"model_type": family}), encoding="utf-8")
-        found = {way: answers.asked(folder, **flags) for way, flags in WAYS.items()}
+        own = {"model_type": family} if family in ALIASES else {}
+        path.write_text(json.dumps(its | own), encoding="utf-8")
+        found = {way: answers.asked(root, **flags) for way, flags in WAYS.items()}
         apart = max(each for _, each in found.values())
         cells = {way: tokens for way, (tokens, _) in found.items()}
         good = apart <= NEAR and set(cells.values()) == {answers.all}
         yield row | cells | {"apart": apart, "good": good}
+
+
+def _all_names(config: Any) -> dict[str, Any]:
+    """A config's fields by all names that they have, its parts' too."""
+    fields: dict[str, Any] = config.to_dict()
+    fields |= {it: getattr(config, it, None) for it in config.attribute_map}
+    parts = {name: getattr(config, name, None) for name in config.sub_configs}
+    return fields | {name: _all_names(its) for name, its in parts.items() if its is not None}
 
 
 @contextmanager
@@ -197,7 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version-4", help="a Python that has transformers 4")
     parser.add_argument("--gguf", action="store_true")
     parser.add_argument("--llama-python", help="a Python that has llama_cpp")
-    parser.add_argument("--family", nargs="+", choices=ARCHITECTURES, default=[*ARCHITECTURES])
+    known = [*(each for each in ARCHITECTURES if each not in TEXTS), *WHOLE]
+    parser.add_argument("--family", nargs="+", choices=known, default=known)
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--json", type=Path, metavar="FILE", help="add a line for each row there")
@@ -212,12 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows_of, python = gguf_rows, options.llama_python
     rows: list[Row] = []
     failed: list[str] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for family in tqdm(options.family):
-            if options.gguf and family in UNREAD | ALIASES.keys():
-                continue
+    for family in tqdm(options.family):
+        if options.gguf and family in UNREAD | ALIASES.keys() | WHOLE.keys():
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
             try:
-                for row in rows_of(family, Path(scratch) / family, right, python):
+                for row in rows_of(family, Path(scratch), right, python):
                     rows.append(row)
                     if options.json is not None:
                         append_json(options.json, row)

@@ -50,5 +50,36 @@ RUN_BY_LLAMA: Mapping[str, Mapping[str, Any]] = {
     "hunyuan_v1_dense": {"attention_bias": False},
     "arcee": {"mlp_bias": False},
 }
+
+
+def _rope(*sections: int) -> Mapping[str, Any]:
+    """Of several axes, which are one where there is text alone."""
+    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [*sections]}
+    return {"rope_parameters": rope}
+
+
+_MROPE = _rope(2, 3, 3)
+# Models of text and images: the family that their text is like, and its fields.
+WHOLE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "gemma3": ("gemma3_text", {}),
+    "gemma4": ("gemma4_text", {}),
+    "gemma4_unified": ("gemma4_unified_text", {}),
+    "mistral3": ("mistral", {}),
+    "mistral3 (ministral3)": ("ministral3", {"model_type": "ministral3"}),
+    "llama4": ("llama4_text", {}),
+    "internvl": ("qwen2", {}),
+    "llava": ("llama", {}),
+    "qwen2_vl": ("qwen2", _MROPE),
+    "qwen2_5_vl": ("qwen2", _MROPE),
+    "qwen3_vl": ("qwen3", _MROPE),
+    "qwen3_vl_moe": ("qwen3_moe", {**_MROPE, "moe_intermediate_size": 40}),
+    "glm4v": ("glm4", _MROPE),
+    "glm4v_moe": ("glm4_moe", {**_rope(1, 1, 2), "use_qk_norm": False}),
+    "glm_ocr": ("glm4", _MROPE),
+    "hunyuan_vl": ("hunyuan_v1_dense", _rope(2, 2, 2, 2)),
+    "paddleocr_vl": ("ernie4_5", _MROPE),
+    # The whole's class, not its text's, leaves the scale out.
+    "cohere2_vision": ("cohere2", {"logit_scale": 1.0}),
+}
 # Model_types that transformers has no class for, and the one that their layers are.
 ALIASES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}

@@ -79,19 +79,27 @@ class Module:
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 yield Function(node.name, node.lineno, lines)
 
-    def own_imports(self) -> Iterator[OwnImport]:
+    @cached_property
+    def own_imports(self) -> tuple[OwnImport, ...]:
         """Imports of ours, wherever they stand; `from a import b` names a.b."""
+        return tuple(self._own_imports())
+
+    def _own_imports(self) -> Iterator[OwnImport]:
         top_level = {id(node) for node in self.tree.body}
         for node in ast.walk(self.tree):
             for target in self._targets(node):
                 if target == TOP or target.startswith(TOP + "."):
                     yield OwnImport(target, getattr(node, "lineno", 0), id(node) in top_level)
 
-    def lazy_imports(self) -> Iterator[OwnImport]:
+    @cached_property
+    def lazy_imports(self) -> tuple[OwnImport, ...]:
         """Imports of ours by name: texts like `radixlm.module:name`, with a dot for the colon; and
         calls such as `import_module`, as they are written where their argument is no text.
         """
-        own = (item.target for item in self.own_imports())
+        return tuple(self._lazy_imports())
+
+    def _lazy_imports(self) -> Iterator[OwnImport]:
+        own = (item.target for item in self.own_imports)
         functions = {*_IMPORT_BY_NAME, *(name.removeprefix(_START) for name in own)}
         for node in ast.walk(self.tree):
             target = None
@@ -104,8 +112,8 @@ class Module:
 
     def imports_to_judge(self) -> Iterator[OwnImport]:
         """All imports whose module is known: the table says whether they may be."""
-        yield from self.own_imports()
-        yield from (item for item in self.lazy_imports() if item.target.startswith(TOP + "."))
+        yield from self.own_imports
+        yield from (item for item in self.lazy_imports if item.target.startswith(TOP + "."))
 
     def _targets(self, node: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):

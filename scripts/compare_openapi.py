@@ -120,7 +120,7 @@ class Comparison:
             elif name in ("anyOf", "oneOf", "prefixItems"):
                 yield from self._alternatives(value, other)
             elif name == "enum":
-                if {json.dumps(each) for each in value} != {json.dumps(each) for each in other}:
+                if not {json.dumps(each) for each in value} <= {json.dumps(each) for each in other}:
                     yield f": {name} {value!r:.80} became {other!r:.80}"
             else:
                 yield from self._schema(f" {name}", value, other)

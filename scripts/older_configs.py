@@ -21,7 +21,8 @@ _COMMON = {"architectures", "bos_token_id", "eos_token_id", "pad_token_id", "tie
 
 
 def older(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    if config["model_type"] not in CONFIG_MAPPING:
+    parts = config, config.get("text_config") or config
+    if any(each["model_type"] not in CONFIG_MAPPING for each in parts):
         return None
     made = _made(CONFIG_MAPPING[config["model_type"]], config)
     written: dict[str, Any] = json.loads(made.to_json_string(use_diff=True))

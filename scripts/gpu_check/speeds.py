@@ -122,7 +122,7 @@ def attention(place: Place) -> Iterator[Finding]:
             yield {
                 "what": f"attention, {rows} rows of {before:,} tokens, {shared:,} shared, {name}",
                 "us": rounded(seconds * 1e6),
-                "gb_per_s": rounded(plan.kv_tokens_read * pool.layer_bytes / seconds / 1e9),
+                "gb_per_s": rounded(plan.kv_tokens_read * pool.layer_bytes(0) / seconds / 1e9),
             }
 
 

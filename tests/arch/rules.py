@@ -91,8 +91,9 @@ def allowances_are_used(house: House) -> Iterator[str]:
         if name not in house.packages():
             yield f"row {name} of [tool.radixlm.may_import] has no package: remove it"
             continue
+        used = house.does_import(name)
         for other in house.may_import[name]:
-            if other not in house.does_import(name):
+            if other not in used:
                 yield f"row {name} allows {other}, which it does not import: remove {other}"
 
 
@@ -110,7 +111,7 @@ def own_imports_stand_at_the_top(house: House) -> Iterator[str]:
     for module in house.modules.values():
         if module.package is None:
             continue
-        for item in module.own_imports():
+        for item in module.own_imports:
             if not item.at_top:
                 yield f"{module.path}:{item.line}: {item.target} is not imported at the top"
 
@@ -119,7 +120,7 @@ def modules_form_no_cycle(house: House) -> Iterator[str]:
     graph: dict[str, set[str]] = {}
     for name, module in house.modules.items():
         if module.package is not None:
-            found = {house.module_of(item.target) for item in module.own_imports()}
+            found = {house.module_of(item.target) for item in module.own_imports}
             graph[name] = {other for other in found if other and other != TOP}
     yield from _cycle(graph)
 

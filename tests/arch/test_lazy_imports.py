@@ -54,7 +54,7 @@ LAZY = {
 def lazy_imports(house: House) -> dict[str, list[str]]:
     found = {
         str(module.path.relative_to("src/radixlm")): sorted(
-            item.target for item in module.lazy_imports()
+            item.target for item in module.lazy_imports
         )
         for module in house.modules.values()
     }
@@ -64,7 +64,7 @@ def lazy_imports(house: House) -> dict[str, list[str]]:
 def missing_places(house: House) -> Iterator[str]:
     """Names of ours that are imported later from modules that do not define them."""
     for module in house.modules.values():
-        for item in module.lazy_imports():
+        for item in module.lazy_imports:
             home, _, name = item.target.rpartition(".")
             if item.target in house.modules or home not in house.modules:
                 continue

@@ -19,7 +19,7 @@ from radixlm.core.batch import ScheduledRow, Segment, WindowMoves
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
-from radixlm.memory.pools import KVPool, ReqToTokenPool, WindowLayers
+from radixlm.memory.pools import KVPool, LayerShape, ReqToTokenPool, WindowLayers
 from radixlm.models import CausalLM
 from tests.tensor.rows import extents_of, make_row
 
@@ -317,7 +317,9 @@ def dense_for(model: CausalLM) -> DenseAttend | DenseLatents:
     config = model.config
     if model.expansions:
         return DenseLatents(model.expansions)
-    return DenseAttend(config.n_kv_heads, config.windows, config.traits.score_cap)
+    made = DenseAttend(config.n_kv_heads, config.windows, config.traits.score_cap)
+    made.shapes = config.traits.shapes
+    return made
 
 
 class DenseLatents:
@@ -361,6 +363,9 @@ class DenseAttend:
         self, n_kv_heads: int, windows: Sequence[int | None] = (), cap: float = 0.0
     ) -> None:
         self._n_kv_heads, self._windows, self._cap = n_kv_heads, windows, cap
+        # Of layers that differ; what each one wrote, for those that read it.
+        self.shapes: Sequence[LayerShape] = ()
+        self._written: dict[int, tuple[Tensor, Tensor]] = {}
 
     def __call__(
         self,
@@ -370,8 +375,10 @@ class DenseAttend:
         norm: QueryKeyNorm | None,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        parts = parts_of(qkv, self._n_kv_heads, rotation, norm)
-        q, k, v = parts
+        shape = self.shapes[layer] if self.shapes else LayerShape(self._n_kv_heads, 0)
+        source = shape.source
+        q, k, v = parts_of(qkv, 0 if source is not None else shape.n_kv_heads, rotation, norm)
+        k, v = self._written[layer] = self._written[source] if source is not None else (k, v)
         count = q.shape[0]
         at = torch.arange(count)
         hidden = ~seen(at, at, self._windows[layer] if self._windows else None)

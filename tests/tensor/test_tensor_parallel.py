@@ -173,7 +173,14 @@ def ids(engine: Engine) -> list[tuple[int, ...]]:
     return [output.token_ids for output in outputs]
 
 
-@pytest.mark.parametrize("architecture", ["gemma3_text", "gpt_oss", "cohere2"])
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "cohere2",
+        pytest.param("gemma3_text", marks=pytest.mark.slow),
+        pytest.param("gpt_oss", marks=pytest.mark.slow),
+    ],
+)
 def test_layers_with_a_window_have_slots_of_their_own_in_all_ranks(
     tmp_path: Path, architecture: str
 ) -> None:
@@ -271,6 +278,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow  # an engine of two ranks is started
 def test_ranks_end_with_their_parent(folder: Path) -> None:
     command = [sys.executable, "-c", ORPHANS, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603

@@ -34,7 +34,7 @@ FLAGS: dict[str, Any] = {
     "chunked_prefill_size": 32,
     "swa_full_tokens_ratio": 0.15,
 }
-OTHERS = ("gpt_oss", "cohere2", "llama4_text")
+OTHERS = ("gpt_oss", "cohere2", "llama4_text", "gemma4_text")
 families = pytest.mark.parametrize(
     "family", ["gemma3_text", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
 )

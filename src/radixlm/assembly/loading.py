@@ -279,9 +279,12 @@ def default_tokens(
 ) -> int:
     """Tokens of this model that the device has room for."""
     coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
-    shape = model.n_kv_heads, model.head_dim
-    of_layer = bytes_per_token(1, *shape, dtype, coded=coded, latent=latent)
-    return default_kv_tokens(max(int(windows.paid_layers * of_layer), 1), device)
+    paid = sum(
+        windows.share(layer) * bytes_per_token(1, *its[:2], dtype, coded=coded, latent=latent)
+        for layer, its in enumerate(model.kv_shapes)
+        if its.source is None
+    )
+    return default_kv_tokens(max(int(paid), 1), device)
 
 
 def _choice_of_products(config: EngineConfig) -> Choose:
@@ -350,6 +353,7 @@ def make_memory(
                 coded=coded,
                 latent=latent,
                 windows=windows,
+                shapes=model.traits.shapes,
             ),
             ReqToTokenPool(n_rows, longest, device),
         )

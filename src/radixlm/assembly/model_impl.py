@@ -12,6 +12,7 @@ import torch
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, UnsupportedModelError
 from radixlm.formats.model_files import ModelFile, ModelFiles
+from radixlm.formats.served import INSTALL
 from radixlm.models.families import ARCHITECTURES
 from radixlm.models.model_config import ModelConfig, load_config
 from radixlm.models.transformers_model import (
@@ -20,8 +21,6 @@ from radixlm.models.transformers_model import (
     transformers_config,
 )
 from radixlm.products.gemm_choice import Choose
-
-_INSTALL = "pip install 'radixlm[transformers]'"
 
 
 def by_transformers(config: EngineConfig, files: ModelFiles) -> bool:
@@ -69,5 +68,5 @@ def _library(files: ModelFiles) -> Any:
         raise UnsupportedModelError(
             f"config field 'model_type' is {name!r:.200}, which has no file here (there are: "
             f"{', '.join(ARCHITECTURES)}); transformers may know it, and is not installed: "
-            f"{_INSTALL}"
+            f"{INSTALL}"
         ) from None

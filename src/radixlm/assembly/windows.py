@@ -11,12 +11,11 @@ from radixlm.models import ModelConfig
 
 
 class Windows(NamedTuple):
-    """layers: that see a window, of all `n_layers`. window: the largest. ratio: their slots for
+    """layers: that see a window. window: the largest. ratio: their slots for
     each that the other layers have; 1: all layers have the same slots.
     """
 
     layers: frozenset[int]
-    n_layers: int
     window: int
     ratio: float
 
@@ -24,12 +23,11 @@ class Windows(NamedTuple):
     def of(cls, config: EngineConfig, model: ModelConfig) -> Windows:
         found = {layer: window for layer, window in enumerate(model.windows) if window is not None}
         ratio = config.swa_full_tokens_ratio if found else 1.0
-        return cls(frozenset(found), model.n_layers, max(found.values(), default=0), ratio)
+        return cls(frozenset(found), max(found.values(), default=0), ratio)
 
-    @property
-    def paid_layers(self) -> float:
-        """How many layers with all slots take as much memory."""
-        return self.n_layers - (1 - self.ratio) * len(self.layers)
+    def share(self, layer: int) -> float:
+        """The part of a layer's memory that it takes."""
+        return self.ratio if layer in self.layers else 1.0
 
     def size(self, config: EngineConfig, capacity: int) -> WindowSize | None:
         """None: all layers have the same slots."""

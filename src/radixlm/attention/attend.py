@@ -17,7 +17,8 @@ class Attend(Protocol):
 
     layer: index of the decoder layer, from 0.
     qkv: (tokens, (n_heads + 2 n_kv_heads) x head_dim), of each new token the queries, keys and
-        values as the projection gives them; contiguous within a token, and overwritten.
+        values as the projection gives them; contiguous within a token, and overwritten. Of a layer
+        that reads another's keys and values (`LayerShape.source`) the queries alone.
     norm, rotation: what is done to queries and keys first, in this order, unless the norm comes
         after. Then keys and values are written to the pool at this step's slots, before anything
         is read.

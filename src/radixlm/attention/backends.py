@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -31,6 +32,7 @@ from radixlm.attention.reads import (
     number_parts,
     reads_of,
 )
+from radixlm.attention.shaped import of_shapes
 from radixlm.attention.tile_layout import STRIP, TILE, TileShape, places_of
 from radixlm.attention.tiles import make_tile_kernel
 from radixlm.attention.torch_backend import TorchBackend
@@ -51,7 +53,7 @@ _LISTS = ("token", "first", "parts_of")
 _OF_A_CALL = {
     *COUNTERS,
     *("qkv", "stride", "table", "q", "q_stride", "keys", "values", "scales", "answers"),
-    *("factors", "q_weight", "k_weight", "eps", "after", "sinks"),
+    *("factors", "q_weight", "k_weight", "eps", "after", "sinks", "key_heads"),
 }
 # Contexts are cut while a thread has fewer units of work than this, or reads of single tokens.
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
@@ -233,14 +235,12 @@ class CpuBackend:
 
     def _placing(self, slots: Tensor, capacity: int) -> Worker:
         """Raises IndexError for a slot outside the pool: the kernel would not notice."""
-        pool = self._pool
         if slots.numel() and not 0 <= int(slots.min()) <= int(slots.max()) < capacity:
             raise IndexError(f"a slot lies outside a pool of {capacity}")
         return Worker(
             self._place,
             rows=slots.numel(),
             heads=self._n_heads,
-            key_heads=pool.n_kv_heads,
             slots=slots.data_ptr(),
         )
 
@@ -303,6 +303,8 @@ class CpuAttention:
         arguments = self._placing.arguments
         arguments.qkv, arguments.table = qkv.data_ptr(), rotation.table.data_ptr()
         arguments.stride = qkv.stride(0) * qkv.element_size()
+        own = self._pool.shapes[layer].source is None
+        arguments.key_heads = self._pool.n_kv_heads if own else 0
         arguments.keys, arguments.values, arguments.scales = self._places(layer)
         arguments.q_weight, arguments.k_weight = (0, 0) if norm is None else norm.addresses
         arguments.eps = 0 if norm is None else norm.eps_bits
@@ -356,9 +358,10 @@ def make_backend(
         return LatentBackend(pool, expansions, _plain_backend(pool, n_heads))
     if deterministic:
         check_deterministic(pool.dtype, pool.device, windows)
-    if _is_compiled(pool.dtype, pool.device):
-        return CpuBackend(pool, n_heads, windows=windows, cap=cap, deterministic=deterministic)
-    return TorchBackend(pool, n_heads, windows=windows, cap=cap)
+    if not _is_compiled(pool.dtype, pool.device):
+        return of_shapes(pool, windows, partial(TorchBackend, n_heads=n_heads, cap=cap))
+    make = partial(CpuBackend, n_heads=n_heads, cap=cap, deterministic=deterministic)
+    return of_shapes(pool, windows, make)
 
 
 def _plain_backend(pool: KVPool, n_heads: int) -> CpuBackend | TorchBackend:

@@ -136,8 +136,10 @@ class TorchAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         """See `Attend`."""
-        q, k, v = parts_of(qkv, self._pool.n_kv_heads, rotation, norm)
-        self._pool.write(layer, self._slots, k, v)
+        own = self._pool.shapes[layer].source is None
+        q, k, v = parts_of(qkv, self._pool.n_kv_heads if own else 0, rotation, norm)
+        if own:
+            self._pool.write(layer, self._slots, k, v)
         return self._read(layer, q, sinks)
 
     def read(self, layer: int, q: Tensor, sinks: Tensor | None = None) -> Tensor:

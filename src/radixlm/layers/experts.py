@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from radixlm.kernels.chain import Together
 from radixlm.kernels.openmp import team
 from radixlm.layers.grouped_router import GroupedRouter
-from radixlm.layers.linear import Linear
+from radixlm.layers.linear import Linear, RMSNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP, named, place_of
 from radixlm.products.compiled import TensorOptions
@@ -60,6 +61,37 @@ class ExpertRouter:
         yield from ()
 
 
+class ScaledRouter(ExpertRouter):
+    """An `ExpertRouter` that norms its input and multiplies it by weights / sqrt(hidden_size), and
+    what it gives by a weight of each expert (Gemma 4).
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        experts: int,
+        options: TensorOptions,
+        *,
+        name: str,
+        chosen: int,
+        eps: float,
+    ) -> None:
+        super().__init__(hidden_size, experts, options, name=name, chosen=chosen, renormalised=True)
+        self._weight, self._eps = options.empty(hidden_size), eps
+        self._of_expert = options.empty(experts)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ExpertRouter`."""
+        size = self._weight.shape
+        normed = functional.rms_norm(x, size, None, self._eps)
+        weights, chosen = super().__call__(normed.mul_(self._weight).mul_(size[0] ** -0.5))
+        return weights.mul_(self._of_expert[chosen]), chosen
+
+    def others(self) -> Iterator[tuple[str, Tensor]]:
+        yield f"{self._place}scale", self._weight
+        yield f"{self._place}per_expert_scale", self._of_expert
+
+
 class SharedExpert:
     """An MLP for all tokens, weighted by the sigmoid of a gate."""
 
@@ -99,9 +131,13 @@ class ExpertMLP:
         _gated: Tensor | None = None,
         _out: Tensor | None = None,
         multiply: Multiply = Linear.__call__,  # noqa: ARG002 - experts have no adapters
+        *,
+        routed: Tensor | None = None,
     ) -> Tensor:
-        """(tokens, hidden_size) -> (tokens, hidden_size), new."""
-        weights, chosen = self._router(x)
+        """(tokens, hidden_size) -> (tokens, hidden_size), new. routed: what the router is given in
+        place of x.
+        """
+        weights, chosen = self._router(x if routed is None else routed)
         of_pair = chosen.flatten()
         order = of_pair.argsort(stable=True)
         tokens = order // chosen.shape[1]
@@ -129,6 +165,29 @@ class ExpertMLP:
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from named(self.linears())
         yield from self._router.others()
+
+
+class ExpertsBeside:
+    """Experts beside a layer's MLP, on the same input: norms of what both give are added."""
+
+    def __init__(self, experts: ExpertMLP, size: int, eps: float, options: TensorOptions) -> None:
+        self._experts = experts
+        self._before, self._after, self._after_mlp = (RMSNorm(size, eps, options) for _ in range(3))
+
+    def __call__(self, hidden: Tensor, part: Tensor) -> Tensor:
+        """hidden: before the MLP's norm. part: what the MLP gives."""
+        made = self._experts(self._before(hidden), routed=hidden)
+        return self._after_mlp(part).add_(self._after(made))
+
+    def linears(self) -> Iterator[tuple[str, Linear]]:
+        """See `MLP`."""
+        return self._experts.linears()
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._experts.named_weights()
+        yield "pre_feedforward_layernorm_2.weight", self._before.weight
+        yield "post_feedforward_layernorm_1.weight", self._after_mlp.weight
+        yield "post_feedforward_layernorm_2.weight", self._after.weight
 
 
 def _products(linears: Mapping[Linear, int], x: Tensor) -> Tensor:

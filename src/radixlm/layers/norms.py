@@ -74,6 +74,21 @@ class RowNorm:
         yield from zip(self._names, self._weights, strict=True)
 
 
+class ValueNorm:
+    """RMSNorm of each head of values, without weights. width: of all of them."""
+
+    def __init__(self, width: int, head_dim: int, eps: float) -> None:
+        self._width, self._head_dim, self._eps = width, head_dim, eps
+
+    def __call__(self, qkv: Tensor) -> None:
+        """(tokens, queries, then keys, then values), in place."""
+        heads = qkv[:, -self._width :].unflatten(1, (-1, self._head_dim))
+        heads.copy_(functional.rms_norm(heads, (self._head_dim,), None, self._eps))
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()
+
+
 class HeadNorms:
     """LayerNorm without bias of each query and key head, with a weight for each of them."""
 

@@ -123,7 +123,24 @@ class LongScaling:
         return 1.0 / (torch.tensor(factors) * theta**exponents)
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | FactorScaling | LongScaling
+@dataclass(frozen=True, slots=True)
+class ProportionalScaling:
+    """A share of a head's frequencies, the fast ones, divided by `factor`; the others are 0
+    (Gemma 4).
+    """
+
+    share: float
+    factor: float
+
+    def frequencies(self, theta: float, head_dim: int) -> Tensor:
+        made = plain_frequencies(theta, head_dim) / self.factor
+        made[int(self.share * head_dim // 2) :] = 0
+        return made
+
+
+Scaling = (
+    LinearScaling | Llama3Scaling | YarnScaling | FactorScaling | LongScaling | ProportionalScaling
+)
 
 
 class QueryFactors(NamedTuple):

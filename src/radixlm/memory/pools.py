@@ -8,8 +8,9 @@ import ctypes
 import math
 import mmap
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +56,17 @@ def bytes_per_token(
     return (1 if latent else 2) * n_layers * n_kv_heads * head
 
 
+class LayerShape(NamedTuple):
+    """The shape of what a layer keeps of a token: heads of keys, and of values, and their size.
+
+    source: the layer before it whose keys and values it reads, it has none; None: it has its own.
+    """
+
+    n_kv_heads: int
+    head_dim: int
+    source: int | None = None
+
+
 class WindowLayers(NamedTuple):
     """Layers, from 0, with a window and slots of their own, `capacity` in each."""
 
@@ -82,6 +94,8 @@ class KVPool:
     latent: a token's one row is its key and its value: `values` are `keys`, the same memory.
     windows: these layers have other slots: window_slots[slot] (int32) is the one of the token that
     lies in `slot` in the other layers, as long as it has one there.
+    shapes: of each layer; empty: all have these heads, and their own. Where a layer has a source,
+    its keys, values and scales are those of that one, the same memory.
     """
 
     def __init__(
@@ -96,8 +110,9 @@ class KVPool:
         coded: bool = False,
         latent: bool = False,
         windows: WindowLayers | None = None,
+        shapes: Sequence[LayerShape] = (),
     ) -> None:
-        shape = (n_kv_heads, head_dim)
+        self.shapes = tuple(shapes) or (LayerShape(n_kv_heads, head_dim),) * n_layers
         sizes = [capacity] * n_layers
         self.windows = windows
         self.window_slots: Tensor | None = None
@@ -111,34 +126,53 @@ class KVPool:
         self.coded, self.latent = coded, latent
         self.device = torch.device(device)
         kept = torch.int8 if coded else dtype
-        self.keys = tuple(_zeros((size, *shape), kept, self.device) for size in sizes)
-        self.values = self.keys
-        if not latent:
-            self.values = tuple(_zeros((size, *shape), kept, self.device) for size in sizes)
-        none = torch.empty(0, dtype=_SCALE, device=self.device)
-        self.scales = tuple(
-            _zeros((size, 2, n_kv_heads), _SCALE, self.device) if coded else none for size in sizes
-        )
+        self.keys = self._side(sizes, lambda its: its[:2], kept)
+        self.values = self.keys if latent else self._side(sizes, lambda its: its[:2], kept)
+        self.scales = (torch.empty(0, dtype=_SCALE, device=self.device),) * n_layers
+        if coded:
+            self.scales = self._side(sizes, lambda its: (2, its.n_kv_heads), _SCALE)
 
     @property
     def n_layers(self) -> int:
         return len(self.keys)
 
-    @property
-    def layer_bytes(self) -> int:
-        """Bytes of one token in one layer."""
-        kind = {"coded": self.coded, "latent": self.latent}
-        return bytes_per_token(1, self.n_kv_heads, self.head_dim, self.dtype, **kind)
+    def layer_bytes(self, layer: int) -> int:
+        """Bytes of one token that are read in a layer."""
+        return sum(part[0].nbytes for part in self._parts(layer))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all layers together."""
-        return self.layer_bytes * sum(len(keys) for keys in self.keys)
+        return sum(part.nbytes for layer in range(self.n_layers) for part in self.parts(layer))
+
+    def of(self, n_kv_heads: int, head_dim: int) -> KVPool:
+        """The same pool, to be read and written in layers with these heads alone."""
+        its = copy(self)
+        its.n_kv_heads, its.head_dim = n_kv_heads, head_dim
+        return its
 
     def parts(self, layer: int) -> list[Tensor]:
         """The tensors that a layer keeps of its tokens, each memory once."""
+        return [] if self.shapes[layer].source is not None else self._parts(layer)
+
+    def _parts(self, layer: int) -> list[Tensor]:
         made = [self.keys[layer], self.values[layer], self.scales[layer]]
         return [part for part in made[self.latent :] if part.numel()]
+
+    def _side(
+        self,
+        sizes: Sequence[int],
+        shape_of: Callable[[LayerShape], tuple[int, ...]],
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, ...]:
+        """Memory for each layer, or that of its source. sizes: of each the slots."""
+        made: list[Tensor] = []
+        for shape, size in zip(self.shapes, sizes, strict=True):
+            if shape.source is None:
+                made.append(_zeros((size, *shape_of(shape)), dtype, self.device))
+            else:
+                made.append(made[shape.source])
+        return tuple(made)
 
     def move(self, moves: WindowMoves) -> None:
         """Follow what a batch says of window slots."""

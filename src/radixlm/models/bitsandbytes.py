@@ -104,20 +104,20 @@ class BitsAndBytesCheckpoint:
 
     def read(self, name: str) -> Tensor | QuantizedWeight:
         if name not in self._quantized:
-            return self._plain[name].read(name)
+            return self._plain[name].read()
         state, stored = self._quantized[name]
-        return state.weight(name, {part: each.read(name + part) for part, each in stored.items()})
+        return state.weight(name, {part: each.read() for part, each in stored.items()})
 
     def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
         if name in self._quantized:
             return cut.of(name, self.read(name))
-        return self._plain[name].read_cut(name, cut)
+        return self._plain[name].read_cut(cut)
 
     def _take(self, place: str, tensor: StoredTensor) -> None:
         """A weight with its parts, from the plain tensors. place: the name of its state."""
         check_part(place, tensor, typed(("U8",), (min(math.prod(tensor.shape), _MOST_STATE),)))
         name, kind = place.split(_STATE)
-        content = parsed_object(Path(place), tensor.read(place).numpy().tobytes())
+        content = parsed_object(Path(place), tensor.read().numpy().tobytes())
         state = read(_State, {**content, "quant_type": kind}, f"{place}.")
         stored = {}
         for part, types in state.parts().items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, repeat
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from radixlm.attention.backends import CpuAttention
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, StepBuffers
+from radixlm.layers.layer_inputs import LayerInputs
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
 from radixlm.layers.lora import Adapted
 from radixlm.layers.rotary import Rotary, Rotation
@@ -48,14 +49,17 @@ class CausalLM:
             else SplitEmbedding(*sizes, options, split)
         )
         ropes = config.ropes or (config.rope,) * config.n_layers
-        kinds = list(dict.fromkeys(ropes))
-        self.rotaries = [
-            Rotary(rope, config.turning_dim, config.context_length, options) for rope in kinds
-        ]
-        self._turning = [kinds.index(rope) for rope in ropes]
+        turned = [(rope, config.of_layer(n).turning_dim) for n, rope in enumerate(ropes)]
+        kinds = list(dict.fromkeys(turned))
+        self.rotaries = [Rotary(*kind, config.context_length, options) for kind in kinds]
+        self._turning = [kinds.index(its) for its in turned]
         self.layers = [
             DecoderLayer(config, layer, options, split) for layer in range(config.n_layers)
         ]
+        self.inputs: LayerInputs | None = None
+        if config.traits.layer_inputs:
+            shape = *sizes, config.n_layers, config.traits.layer_inputs
+            self.inputs = LayerInputs(shape, config.norm_eps, options)
         self.norm = make_norm(config, options)
         self.head = LMHead(self.embedding, tied=config.tie_word_embeddings)
         self._few_tokens: FewTokens | None = None
@@ -84,11 +88,12 @@ class CausalLM:
         if traits.embedding != 1:
             hidden.mul_(traits.embedding)
         rotations = self._rotations(positions, at)
+        given = repeat(None) if self.inputs is None else self.inputs(token_ids, hidden)
 
         def through() -> Tensor | None:
             part: Tensor | None = None
-            for layer, kind in zip(self.layers, self._turning, strict=True):
-                part = layer(hidden, part, rotations[kind], attend, at, multiply)
+            for layer, kind, its in zip(self.layers, self._turning, given, strict=False):
+                part = layer(hidden, part, rotations[kind], attend, at, multiply, its)
             return part
 
         if few is not None and isinstance(attend, CpuAttention):
@@ -127,6 +132,9 @@ class CausalLM:
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """All products, in the order in which they are computed, and where their names begin."""
+        if self.inputs is not None:
+            for place, linear in self.inputs.linears():
+                yield f"model.{place}", linear
         for index, layer in enumerate(self.layers):
             for place, linear in layer.linears():
                 yield f"model.layers.{index}.{place}", linear
@@ -155,6 +163,7 @@ class CausalLM:
         return dict(
             chain(
                 under("model.embed_tokens", self.embedding.named_weights()),
+                under("model", iter(()) if self.inputs is None else self.inputs.named_weights()),
                 *layers,
                 under("model.norm", self.norm.named_weights()),
                 self.head.named_weights(),

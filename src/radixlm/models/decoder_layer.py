@@ -9,13 +9,20 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.attend import Attend
-from radixlm.layers.experts import ExpertMLP, ExpertRouter, SharedExpert
+from radixlm.layers.experts import (
+    ExpertMLP,
+    ExpertRouter,
+    ExpertsBeside,
+    ScaledRouter,
+    SharedExpert,
+)
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.grouped_router import GroupedRouter
+from radixlm.layers.layer_inputs import LayerInput
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP
-from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm
+from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.layers.split import Split, SplitRowNorm
 from radixlm.models.latent_projections import LatentProjections
@@ -50,13 +57,19 @@ class SelfAttention:
         self.layer = layer
         q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
         traits, hidden = config.traits, config.hidden_size
-        sizes = (q, kv, kv) if len(traits.qkv) == 3 else (q + 2 * kv,)
-        parts = dict(zip(traits.qkv, sizes, strict=True))
+        reads = config.kv_shapes[layer].source is not None
+        sizes: tuple[int, ...] = (q, kv, kv) if len(traits.qkv) == 3 else (q + 2 * kv,)
+        # A layer that reads another's keys and values has none; values that are keys no product.
+        self._repeated = kv if layer in traits.values_are_keys and not reads else 0
+        sizes = sizes[: 1 if reads else 2 if self._repeated else 3]
+        parts = dict(zip(traits.qkv, sizes, strict=False))
         self.qkv = Linear(hidden, parts, options, bias=traits.qkv_bias)
         self.output = Linear(q, {"o_proj": hidden}, options, bias=traits.output_bias)
         # The norm that attention knows, and what is done before it.
         self.norm: QueryKeyNorm | None = None
-        self.before: RowNorm | HeadNorms | None = None
+        self.before: RowNorm | HeadNorms | ValueNorm | None = None
+        if traits.value_norm and not reads:
+            self.before = ValueNorm(kv, config.head_dim, config.norm_eps)
         exact = TensorOptions(torch.float32, options.device)
         self.sinks = exact.empty(config.n_heads) if traits.sinks else None
         heads, size, eps = (config.n_heads, config.n_kv_heads), config.head_dim, config.norm_eps
@@ -65,7 +78,7 @@ class SelfAttention:
             return
         match norms.kind:
             case "head":
-                names, after = norms.names, norms.after
+                names, after = norms.names[: 1 if reads else 2], norms.after
                 self.norm = QueryKeyNorm(heads[0], size, eps, options, names, after=after)
             case "row" if split is not None:
                 self.before = SplitRowNorm((q, kv), eps, options, norms.names, split)
@@ -77,7 +90,8 @@ class SelfAttention:
     @property
     def is_compiled(self) -> bool:
         """Whether it is nothing but calls of workers, attention left out."""
-        return self.before is None and self.qkv.is_compiled and self.output.is_compiled
+        alone = self.before is None and not self._repeated
+        return alone and self.qkv.is_compiled and self.output.is_compiled
 
     def __call__(
         self,
@@ -91,6 +105,8 @@ class SelfAttention:
         computes products.
         """
         qkv = multiply(self.qkv, x, at.qkv)
+        if self._repeated:
+            qkv = torch.cat((qkv, qkv[:, -self._repeated :]), dim=1)
         if self.before is not None:
             self.before(qkv)
         answers = attend(self.layer, qkv, rotation, self.norm, self.sinks)
@@ -112,8 +128,9 @@ class SelfAttention:
 
 class DecoderLayer:
     """x + attention(norm(x)), then x + mlp(norm(x)); or both at once, x + attention(y) + mlp(y) of
-    y = norm(x). What they give may have a norm, too. split: config is that of this rank's part, and
-    what attention and MLP give is added up over all ranks.
+    y = norm(x). What they give may have a norm, too. At the end x may take in a third part, of the
+    layer's input, and be multiplied. split: config is that of this rank's part, and what attention
+    and MLP give is added up over all ranks.
     """
 
     def __init__(
@@ -124,7 +141,7 @@ class DecoderLayer:
         split: Split | None = None,
     ) -> None:
         self._traits = traits = config.traits
-        names = traits.norms
+        names, config = traits.norms, config.of_layer(layer)
         self._reduce = None if split is None else split.reduce
         self.attention: SelfAttention | LatentProjections = (
             SelfAttention(config, layer, options, split)
@@ -132,6 +149,12 @@ class DecoderLayer:
             else LatentProjections(config, layer, options)
         )
         self.mlp = _mlp(config, layer, options)
+        self.beside = _beside(config, options)
+        self.input: LayerInput | None = None
+        if traits.layer_inputs:
+            sizes = config.hidden_size, traits.layer_inputs
+            self.input = LayerInput(*sizes, str(traits.activation), config.norm_eps, options)
+        self.scale = options.empty(1) if traits.layer_scale else None
         norm, mlp_norm = (
             make_norm(config, options) if name else NoNorm()
             for name in (names.attention, names.mlp)
@@ -149,7 +172,7 @@ class DecoderLayer:
         """Whether it is nothing but calls of workers, attention left out."""
         norms = (self.attention_norm, self.mlp_norm, self.after_attention, self.after_mlp)
         parts = (self.attention, self.mlp, *(norm for norm in norms if norm is not None))
-        alone = not self._parallel and self._reduce is None
+        alone = not self._parallel and self._reduce is None and self.scale is None
         return alone and all(part.is_compiled for part in parts)
 
     def __call__(
@@ -160,11 +183,12 @@ class DecoderLayer:
         attend: Attend,
         at: StepBuffers = ANYWHERE,
         multiply: Multiply = Linear.__call__,
-    ) -> Tensor:
+        given: Tensor | None = None,
+    ) -> Tensor | None:
         """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
         place; the same for attention's. Returns the MLP's part, for the next to take in: a norm
         adds on the way. at: where it computes, if it is compiled. multiply: what computes products,
-        but for those of experts.
+        but for those of experts. given: the layer's input, (tokens, traits.layer_inputs).
         """
         normed = self.attention_norm(hidden, part, at.normed)
         part = self.attention(normed, rotation, attend, at, multiply)
@@ -181,7 +205,17 @@ class DecoderLayer:
         part = self.mlp(normed, at.gated, at.part, multiply)
         if self._reduce is not None:
             self._reduce(part)
-        return part if self.after_mlp is None else self.after_mlp(part, None, at.part)
+        if self.beside is not None:
+            part = self.beside(hidden, part)
+        if self.after_mlp is not None:
+            part = self.after_mlp(part, None, at.part)
+        if self.scale is None:
+            return part
+        hidden.add_(part)
+        if self.input is not None and given is not None:
+            hidden.add_(self.input(hidden, given))
+        hidden.mul_(self.scale)
+        return None
 
     def adaptable(self) -> Iterator[tuple[str, Linear]]:
         """Products that adapters may add to, see `linears`."""
@@ -196,6 +230,9 @@ class DecoderLayer:
             yield "self_attn.", linear
         for place, linear in self.mlp.linears():
             yield f"{self._traits.mlp}.{place}", linear
+        for part in (self.beside, self.input):
+            if part is not None:
+                yield from part.linears()
 
     def named_weights(self) -> NamedWeights:
         names = self._traits.norms
@@ -207,12 +244,18 @@ class DecoderLayer:
         yield from under(self._traits.mlp, self.mlp.named_weights())
         if self.after_mlp is not None:
             yield from under(names.after_mlp, self.after_mlp.named_weights())
+        for part in (self.beside, self.input):
+            if part is not None:
+                yield from part.named_weights()
+        if self.scale is not None:
+            yield "layer_scalar", self.scale
 
 
 def _mlp(config: ModelConfig, layer: int, options: TensorOptions) -> MLP | ExpertMLP:
     traits = config.traits
     experts = traits.experts
-    if experts is not None and (not experts.layers or experts.layers[layer]):
+    chosen = experts is not None and not experts.beside
+    if experts is not None and chosen and (not experts.layers or experts.layers[layer]):
         return _experts(config, experts, options)
     return MLP(
         config.hidden_size,
@@ -224,6 +267,14 @@ def _mlp(config: ModelConfig, layer: int, options: TensorOptions) -> MLP | Exper
         gated=traits.gated,
         activation=traits.activation,
     )
+
+
+def _beside(config: ModelConfig, options: TensorOptions) -> ExpertsBeside | None:
+    experts = config.traits.experts
+    if experts is None or not experts.beside:
+        return None
+    made = _experts(config, experts, options)
+    return ExpertsBeside(made, config.hidden_size, config.norm_eps, options)
 
 
 def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> ExpertMLP:
@@ -255,6 +306,9 @@ def _router(
     config: ModelConfig, traits: Experts, options: TensorOptions
 ) -> ExpertRouter | GroupedRouter:
     hidden, number = config.hidden_size, traits.number
+    if traits.beside:
+        its, eps = traits, config.norm_eps
+        return ScaledRouter(hidden, number, options, name=its.router, chosen=its.chosen, eps=eps)
     shared: dict[str, Any] = {
         "name": traits.router,
         "chosen": traits.chosen,

@@ -62,7 +62,7 @@ def _multiplied(weight: QuantizedWeight, factors: float | Tensor) -> QuantizedWe
 def folds_of(config: ModelConfig) -> dict[str, Fold]:
     """The changes by the names of weights; empty for Llama and its like."""
     traits, norms = config.traits, config.traits.norms
-    of_layer = _attention_folds(config)
+    of_layer: dict[str, Fold] = {}
     if traits.residual != 1:
         # What experts give is multiplied by their router.
         for name in ("self_attn.o_proj", f"{traits.mlp}.{traits.down}"):
@@ -73,12 +73,15 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
             place = f"{traits.mlp}.{name.format(number)}"
             of_layer |= dict.fromkeys((f"{place}.weight", f"{place}.bias"), Fold(order=order))
     made: dict[str, Fold] = {}
+    of_shape = {shape[:2]: config.of_layer(n) for n, shape in enumerate(config.kv_shapes)}
+    of_attention = {shape: _attention_folds(its) for shape, its in of_shape.items()}
     if norms.base:
         names = (norms.attention, norms.after_attention, norms.mlp, norms.after_mlp)
         of_layer |= {f"{name}.weight": Fold(base=norms.base) for name in names if name}
         made["model.norm.weight"] = Fold(base=norms.base)
     for layer in range(config.n_layers):
-        made |= {f"model.layers.{layer}.{name}": fold for name, fold in of_layer.items()}
+        its = of_attention[config.kv_shapes[layer][:2]] | of_layer
+        made |= {f"model.layers.{layer}.{name}": fold for name, fold in its.items()}
     return made
 
 
@@ -182,12 +185,12 @@ def _together(rows: list[Tensor | None], factors: list[float], config: ModelConf
 
 class _Stack(NamedTuple):
     """A kind of tensors with all experts' weights: what each one's is, how many sizes there are,
-    and whether each is (in, out).
+    and whether each is (in, out): these sizes, where only they tell.
     """
 
     kind: str
     sizes: int
-    turned: bool
+    turned: bool | tuple[int, int]
 
 
 def _stacks(config: ModelConfig) -> dict[str, _Stack]:
@@ -199,6 +202,9 @@ def _stacks(config: ModelConfig) -> dict[str, _Stack]:
     if experts.stacked == "rows":
         rows = _Stack("weight", 3, turned=False)
         return dict.fromkeys((f".{name}{end}" for name in names for end in ("", ".weight")), rows)
+    if experts.stacked == "either":
+        ways = [(config.hidden_size, 2 * experts.size), (experts.size, config.hidden_size)]
+        return {f".{name}": _Stack("weight", 3, way) for name, way in zip(names, ways, strict=True)}
     weights = {f".{name}": _Stack("weight", 3, turned=True) for name in names}
     return weights | {f".{name}_bias": _Stack("bias", 2, turned=False) for name in names}
 
@@ -223,7 +229,8 @@ class Folded:
             if end is None or len(shape) != stacks[end].sizes:
                 self.shapes[name] = shape
                 continue
-            kind, _, turned = stacks[end]
+            kind, _, way = stacks[end]
+            turned = way if isinstance(way, bool) else shape[1:] == way
             place = name.removesuffix(".weight").removesuffix("_bias")
             for part in range(shape[0]):
                 own = f"{place}.{part}.{kind}"

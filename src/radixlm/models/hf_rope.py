@@ -13,6 +13,7 @@ from radixlm.layers.rotary import (
     LinearScaling,
     Llama3Scaling,
     LongScaling,
+    ProportionalScaling,
     QueryFactors,
     RopeConfig,
     Scaling,
@@ -21,7 +22,7 @@ from radixlm.layers.rotary import (
 from radixlm.models.config_fields import LARGEST, Fields, Flag, Number, read, supported, unsupported
 from radixlm.models.hf_config import HFConfig, RopeFields
 
-_ROPE_TYPES = "default, linear, llama3, yarn, dynamic (up to its original length)"
+_ROPE_TYPES = "default, linear, llama3, yarn, proportional, dynamic (up to its original length)"
 # YaRN's mscale counts as absent when it is 0.
 _Weight = Annotated[
     float, Field(strict=True, ge=0, le=LARGEST), supported(f"a number up to {LARGEST}")
@@ -31,6 +32,10 @@ _Numbers = Annotated[list[Number], Field(min_length=1), supported("positive numb
 
 class _Linear(Fields):
     factor: Number
+
+
+class _Proportional(Fields):
+    factor: Number = 1.0
 
 
 class _Llama3(Fields):
@@ -98,7 +103,7 @@ def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | 
     )
     scaling: Scaling | None = None
     match rope.rope_type or rope.type or "default":
-        case "default":
+        case "default" | "mrope":  # of a text all three positions are one
             pass
         case str(kind) if kind in config.long_ropes:
             fields = read(_Long, rope.model_extra, place)
@@ -110,6 +115,10 @@ def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | 
             if scaling.factor < 1:
                 raise unsupported(f"{place}factor", scaling.factor, "1 or more")
             length = length if config.is_stretched else int(length * scaling.factor)
+        case "proportional":
+            factor = read(_Proportional, rope.model_extra, place).factor
+            share = rope.partial_rotary_factor or config.partial_rotary_factor or 1.0
+            scaling = ProportionalScaling(share, factor)
         case "llama3":
             scaling = _llama3(read(_Llama3, rope.model_extra, place), place, original)
         case "yarn":
@@ -126,6 +135,8 @@ def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | 
 
 def _share(config: HFConfig, rope: RopeFields, place: str) -> float:
     """The share of a head's dimensions that turn."""
+    if (rope.rope_type or rope.type) == "proportional":
+        return 1.0
     share, name = rope.partial_rotary_factor, f"{place}partial_rotary_factor"
     if share is None:
         share, name = config.partial_rotary_factor, "partial_rotary_factor"

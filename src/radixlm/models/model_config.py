@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from radixlm.core.errors import UnsupportedModelError
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.layers.rotary import FactorScaling, LongScaling, RopeConfig
+from radixlm.memory.pools import LayerShape
 from radixlm.models.config_defaults import with_defaults
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.families import ARCHITECTURES
@@ -27,7 +28,8 @@ _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalt
 class ModelConfig:
     """A decoder's shape. Sizes are in elements, `context_length` is in tokens.
 
-    n_kv_heads, head_dim: of what the pool keeps; with latents their one row.
+    n_kv_heads, head_dim: of what the pool keeps; with latents their one row. Where layers differ
+        (`Traits.shapes`, `.mlp_sizes`) `of_layer` has a layer's own sizes.
     ropes: of each layer, as `HFConfig.ropes`; empty: all have `rope`.
     dtype: the checkpoint's own type; what the weights are loaded as is the caller's choice.
     eos_token_ids: any of them ends an answer; from generation_config.json and config.json alike.
@@ -65,6 +67,21 @@ class ModelConfig:
         return windows if any(windows) else ()
 
     @property
+    def kv_shapes(self) -> tuple[LayerShape, ...]:
+        """The heads of keys and values of each layer, and whose it reads."""
+        one = LayerShape(self.n_kv_heads, self.head_dim)
+        return self.traits.shapes or (one,) * self.n_layers
+
+    def of_layer(self, layer: int) -> ModelConfig:
+        """The sizes that one layer has."""
+        shapes, sizes = self.traits.shapes, self.traits.mlp_sizes
+        if not shapes and not sizes:
+            return self
+        n_kv_heads, head_dim = self.kv_shapes[layer][:2]
+        size = sizes[layer] if sizes else self.intermediate_size
+        return replace(self, n_kv_heads=n_kv_heads, head_dim=head_dim, intermediate_size=size)
+
+    @property
     def short_length(self) -> int | None:
         """See `RopeConfig.short_length`."""
         return self.rope.short_length(self.context_length)
@@ -91,16 +108,18 @@ class ModelConfig:
         _check_experts(hf, traits)
         n_heads = hf.num_attention_heads
         n_kv_heads = hf.num_key_value_heads or n_heads
-        if n_heads % n_kv_heads:
-            divisor = f"a divisor of {n_heads} attention heads"
-            raise unsupported("num_key_value_heads", n_kv_heads, divisor)
+        for number in (n_kv_heads, *(shape.n_kv_heads for shape in traits.shapes)):
+            if n_heads % number:
+                divisor = f"a divisor of {n_heads} attention heads"
+                raise unsupported("num_key_value_heads", number, divisor)
         head_dim = hf.head_dim or hf.hidden_size // n_heads
         turning = head_dim
         if traits.latents is not None:
             # What all heads read.
             n_kv_heads, head_dim, turning = 1, traits.latents.row, traits.latents.turned
-        elif head_dim % 2:
-            raise unsupported("head_dim", hf.head_dim, f"an even number, but it is {head_dim}")
+        for size in (head_dim, *(shape.head_dim for shape in traits.shapes)):
+            if size % 2 and traits.latents is None:
+                raise unsupported("head_dim", hf.head_dim, f"an even number, but it is {size}")
         _check_rope(rope, turning)
         return cls(
             model_type=str(name),

@@ -59,11 +59,10 @@ class MXFP4Checkpoint:
 
     def read(self, name: str) -> Tensor | QuantizedWeight:
         if name not in self._experts:
-            return self._stored[name].read(name)
+            return self._stored[name].read()
         product, number = self._experts[name]
         blocks, scales = (
-            self._stored[product + end].read_part(product + end, number)
-            for end in (_BLOCKS, _SCALES)
+            self._stored[product + end].read_part(number) for end in (_BLOCKS, _SCALES)
         )
         if (scales == _NO_NUMBER).any():
             raise CheckpointError(f"the scales of tensor {name!r} are not all numbers")
@@ -72,7 +71,7 @@ class MXFP4Checkpoint:
     def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
         if name in self._experts:
             return cut.of(name, self.read(name))
-        return self._stored[name].read_cut(name, cut)
+        return self._stored[name].read_cut(cut)
 
     def _take(self, product: str, blocks: StoredTensor) -> None:
         """All experts' weights of a product."""

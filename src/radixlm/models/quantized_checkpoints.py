@@ -11,6 +11,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.files import MODELOPT_FILE, read_json_object
+from radixlm.formats.text_part import text_config
 from radixlm.models.bitsandbytes import BitsAndBytesCheckpoint, Int8
 from radixlm.models.compressed_tensors import compressed_tensors
 from radixlm.models.config_fields import unsupported
@@ -49,7 +50,8 @@ def open_checkpoint(folder: Path) -> CutCheckpoint:
     """Open a quantized checkpoint by the folder's config.json. Raises UnsupportedModelError that
     names its field, CheckpointError that names the tensor or the file.
     """
-    section = read_json_object(folder / "config.json").get("quantization_config")
+    config = text_config(read_json_object(folder / "config.json"))
+    section = config.get("quantization_config")
     beside = folder / MODELOPT_FILE
     if section is None and beside.is_file():
         section = {**read_json_object(beside), "quant_method": "modelopt"}
@@ -106,15 +108,14 @@ class QuantizedCheckpoint:
 
     def read(self, name: str) -> Tensor | QuantizedWeight:
         if name not in self._parts:
-            return self._plain[name].read(name)
-        module = name.removesuffix("weight")
-        parts = {part: stored.read(module + part) for part, stored in self._parts[name].items()}
+            return self._plain[name].read()
+        parts = {part: stored.read() for part, stored in self._parts[name].items()}
         return self._packing.weight(name, parts)
 
     def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
         if name in self._parts:
             return cut.of(name, self.read(name))
-        return self._plain[name].read_cut(name, cut)
+        return self._plain[name].read_cut(cut)
 
     def _holds_codes(self, name: str) -> bool:
         part = name.rpartition(".")[2]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, counted
 from radixlm.formats.files import open_regular
-from radixlm.formats.weight_files import weight_files, weight_map
+from radixlm.formats.weight_files import text_tensors, weight_files, weight_map
 from radixlm.models.cuts import Cut
 from radixlm.products.quantized import QuantizedWeight
 
@@ -63,31 +63,34 @@ class CutCheckpoint(Checkpoint, Protocol):
 
 
 class StoredTensor(NamedTuple):
-    """The place of a tensor, its shape in elements, and its type by safetensors' name."""
+    """The place of a tensor, its name there, its shape in elements, and its type by safetensors'
+    name.
+    """
 
     shard: Path
+    name: str
     shape: tuple[int, ...]
     dtype: str
 
-    def read(self, name: str) -> Tensor:
+    def read(self) -> Tensor:
         # Opened anew for each tensor: a handle keeps every page that was read through it
         # mapped, so at its end a second copy of the shard would be resident.
         with open_shard(self.shard) as file:
-            tensor: Tensor = file.get_tensor(name)
+            tensor: Tensor = file.get_tensor(self.name)
             return tensor
 
-    def read_cut(self, name: str, cut: Cut) -> Tensor:
+    def read_cut(self, cut: Cut) -> Tensor:
         """No more than the part, from the file's mapped memory."""
         before = (slice(None),) * cut.dim
         with open_shard(self.shard) as file:
-            lazy = file.get_slice(name)
+            lazy = file.get_slice(self.name)
             parts = [lazy[(*before, slice(start, stop))] for start, stop in cut.stretches]
         return torch.cat(parts, cut.dim) if len(parts) > 1 else parts[0]
 
-    def read_part(self, name: str, part: int) -> Tensor:
+    def read_part(self, part: int) -> Tensor:
         """Read a part of the first dimension."""
         with open_shard(self.shard) as file:
-            tensor: Tensor = file.get_slice(name)[part]
+            tensor: Tensor = file.get_slice(self.name)[part]
             return tensor
 
 
@@ -105,30 +108,31 @@ class PlainCheckpoint:
         return {name: tensor.shape for name, tensor in self._stored.items()}
 
     def read(self, name: str) -> Tensor:
-        return self._stored[name].read(name)
+        return self._stored[name].read()
 
     def read_cut(self, name: str, cut: Cut) -> Tensor:
-        return self._stored[name].read_cut(name, cut)
+        return self._stored[name].read_cut(cut)
 
 
 def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTensor]:
     """Every tensor of the checkpoint by name, in the order of the files. dtypes: those that it may
     have, by safetensors' names.
 
-    Where there is an index, a tensor is in the shard that this names. Stray ones are left out, with
-    a line in the log. Raises CheckpointError for missing, unreadable or truncated files, files
-    outside of the folder, and tensors of other types.
+    Where there is an index, a tensor is in the shard that this names. Stray ones, and those of what
+    is no text, are left out, with a line in the log. Raises CheckpointError for missing, unreadable
+    or truncated files, files outside of the folder, and tensors of other types.
     """
     found: dict[str, StoredTensor] = {}
     stray = []
-    indexed = weight_map(folder)
+    indexed, wanted = weight_map(folder), text_tensors(folder)
     for shard in weight_files(folder):
         with open_shard(shard) as file:
-            for name in file.keys():  # noqa: SIM118 - a handle, not a dict
-                if _STRAY.fullmatch(name):
-                    stray.append(name)
-                elif indexed is None or indexed.get(name) == shard:
-                    found[name] = _stored(shard, name, file.get_slice(name), dtypes)
+            for stored in file.keys():  # noqa: SIM118 - a handle, not a dict
+                name = stored if wanted is None else wanted.get(stored)
+                if name is None or _STRAY.fullmatch(name):
+                    stray.append(stored)
+                elif indexed is None or indexed.get(stored) == shard:
+                    found[name] = _stored(shard, stored, file.get_slice(stored), dtypes)
     if stray:
         _logger.info("not needed, and not read: %s", listed(stray))
     return found
@@ -147,7 +151,7 @@ def _stored(shard: Path, name: str, header: Any, dtypes: Collection[str]) -> Sto
         raise CheckpointError(
             f"tensor {name!r} in {shard.name} is of type {dtype}; supported: {', '.join(dtypes)}"
         )
-    return StoredTensor(shard, tuple(header.get_shape()), dtype)
+    return StoredTensor(shard, name, tuple(header.get_shape()), dtype)
 
 
 @contextmanager

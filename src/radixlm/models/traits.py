@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.mlps import Clamped
+from radixlm.memory.pools import LayerShape
 
 
 class Norms(NamedTuple):
@@ -52,8 +53,10 @@ class Experts(NamedTuple):
     layers: which ones have experts; empty: all.
     router, gate_up, down: names of weights, with {} for an expert's number. bias: all have one.
     stacked: one tensor has all experts' of a name, perhaps without `.weight`: (experts, out, in) in
-        rows; (experts, in, out), and biases beside it with `_bias`, in columns.
-    paired: rows of gate and up take turns. weighs_inputs: see `ExpertMLP`.
+        rows; (experts, in, out), and biases beside it with `_bias`, in columns;
+        the shapes tell which, in either.
+    paired: rows of gate and up take turns. weighs_inputs: see `ExpertMLP`. beside: they are beside
+        the layer's MLP, see `ExpertsBeside`.
     """
 
     number: int
@@ -70,9 +73,10 @@ class Experts(NamedTuple):
     gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")
     down: str = "experts.{}.down_proj"
     bias: bool = False
-    stacked: Literal["", "rows", "columns"] = ""
+    stacked: Literal["", "rows", "columns", "either"] = ""
     paired: bool = False
     weighs_inputs: bool = False
+    beside: bool = False
 
 
 class Traits(NamedTuple):
@@ -93,6 +97,12 @@ class Traits(NamedTuple):
     latents: keys and values are made of a row that all heads have together; None: they are not.
     spare_layers: layers that checkpoints have after the last one, which predict further tokens.
         spare: where names of such weights begin that are elsewhere.
+    shapes: heads of keys and values of each layer; empty: all have those of the config. mlp_sizes:
+        of each layer's MLP; empty: as the config says.
+    values_are_keys: layers, from 0, whose values are their keys before norm and rotation.
+    value_norm: values are divided by their root mean square, each head.
+    layer_inputs: numbers that a layer is given of each token, see `LayerInputs`; 0: none.
+    layer_scale: what a layer gives is multiplied by a number of its own.
     """
 
     qkv_bias: bool = False
@@ -120,3 +130,9 @@ class Traits(NamedTuple):
     latents: LatentSizes | None = None
     spare_layers: int = 0
     spare: tuple[str, ...] = ()
+    shapes: tuple[LayerShape, ...] = ()
+    mlp_sizes: tuple[int, ...] = ()
+    values_are_keys: frozenset[int] = frozenset()
+    value_norm: bool = False
+    layer_inputs: int = 0
+    layer_scale: bool = False

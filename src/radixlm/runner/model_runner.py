@@ -166,9 +166,11 @@ class ModelRunner:
         self._adapters = adapters
         self._req_to_token = req_to_token
         self._device = torch.device(device)
-        self._token_bytes = kv_pool.layer_bytes * kv_pool.n_layers
         config = model.config
-        self._windows = config.windows or (None,)
+        # Of a token, in all layers with a window.
+        self._bytes = Counter[int | None]()
+        for layer, window in enumerate(config.windows or (None,) * kv_pool.n_layers):
+            self._bytes[window] += kv_pool.layer_bytes(layer)
         self._short_start = 0 if config.short_length is None else config.context_length
         self._backend = make_backend(
             kv_pool,
@@ -201,7 +203,7 @@ class ModelRunner:
             prompt_logprobs=MappingProxyType(prompt_logprobs),
             failed=MappingProxyType({place: self._failure(batch.rows[place]) for place in failed}),
             kv_bytes_read=self._bytes_read(plan),
-            kv_bytes_of_rows=self._token_bytes * plan.kv_tokens_of_rows,
+            kv_bytes_of_rows=self._bytes.total() * plan.kv_tokens_of_rows,
         )
 
     def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
@@ -220,9 +222,7 @@ class ModelRunner:
 
     def _bytes_read(self, plan: AttentionPlan) -> int:
         """The bytes of keys and values that are read, in all layers."""
-        layers = Counter(self._windows)
-        tokens = sum(plan.within(w).kv_tokens_read * count for w, count in layers.items())
-        return self._token_bytes * tokens // len(self._windows)
+        return sum(plan.within(w).kv_tokens_read * its for w, its in self._bytes.items())
 
     def _failure(self, row: ScheduledRow) -> Failure:
         return Failure(
@@ -239,7 +239,7 @@ class ModelRunner:
         sound = self._sound(slots)
         if pool.windows is None:
             return sound
-        seen = max(row.start + 1 - min(filter(None, self._windows)), 0)
+        seen = max(row.start + 1 - min(filter(None, self._bytes)), 0)
         there = self._sound(slots[seen:], in_windows=True)
         return min(sound, seen + there) if there else 0
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from radixlm.models.families import TEXTS
 from radixlm.testing.gguf_writer import UNSAID, write_gguf
 from radixlm.testing.reference import make_checkpoint
 
 # Families whose files are refused.
-UNREAD = frozenset({"apertus", "llama4_text", "mistral4"})
+_OTHERS = "apertus", "gemma4_text", "gemma4_unified_text", "llama4_text", "mistral4"
+UNREAD = frozenset({*_OTHERS, *TEXTS})
 # Rows of 256 numbers, as blocks of these types have them.
 LARGE: Mapping[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 # llama.cpp's mixture: more bits for values and what goes back into the residual.

@@ -25,7 +25,7 @@ ARCHITECTURES = (
     *("gemma3_text", "cohere2", "olmo3", "gpt_oss", "deepseek_v2", "deepseek_v3"),
     *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
     *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
-    *("apertus", "arcee", "llama4_text"),
+    *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text"),
 )
 _WINDOWS = {
     "sliding_window": 24,
@@ -75,6 +75,19 @@ _GROWING = {
     "original_max_position_embeddings": 20,
     "rope_theta": 10_000.0,
     "llama_4_scaling_beta": 0.5,
+}
+# Two kinds of heads; the last three layers read the keys and values of layers 1 and 2.
+_GEMMA4 = {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 3,
+    "sliding_window": 24,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "use_double_wide_mlp": True,
+    "final_logit_softcapping": 6.0,
 }
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -198,6 +211,16 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "floor_scale": 20,
         "attn_scale": 0.5,
     },
+    "gemma4_text": {
+        **_GEMMA4,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 320,
+        "enable_moe_block": True,
+        "num_experts": 6,
+        "top_k_experts": 3,
+        "moe_intermediate_size": 32,
+    },
+    "gemma4_unified_text": _GEMMA4,
 }
 
 
@@ -220,6 +243,20 @@ def make_checkpoint(
     a choice of one token, which magnifies rounding. Biases and norms are random too: transformers'
     zeros and ones would hide a mistake. Returns the folder.
     """
+    fields = sizes_of(architecture)
+    config: Any = transformers.AutoConfig.for_model(architecture, **fields | overrides)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        fill(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
+    return folder
+
+
+def sizes_of(architecture: str) -> dict[str, Any]:
+    """The fields of a tiny config."""
     fields: dict[str, Any] = {
         "vocab_size": 320,
         "hidden_size": 64,
@@ -234,22 +271,22 @@ def make_checkpoint(
         "bos_token_id": None,
         "dtype": "float32",
     }
-    fields |= _FIELDS.get(architecture, {})
-    config: Any = transformers.AutoConfig.for_model(architecture, **fields | overrides)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1 or name.endswith("_bias"):
-                mean = 0.0 if name.endswith("bias") else 1.0
-                torch.nn.init.normal_(parameter, mean, 0.3)
-        for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
-                buffer.normal_(0.0, 0.3)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
-    write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
-    return folder
+    return {**fields, **_FIELDS.get(architecture, {})}
+
+
+def fill(model: Any) -> None:
+    """Make what transformers leaves at zeros and ones random, too."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1 or name.endswith("_bias"):
+            mean = 0.0 if name.endswith("bias") else 1.0
+            torch.nn.init.normal_(parameter, mean, 0.3)
+        if "gemma4" in model.config.model_type and name.endswith("q_norm.weight"):
+            torch.nn.init.normal_(parameter, 0.25, 0.1)  # there nothing divides scores
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.normal_(0.0, 0.3)
+        if name.endswith("layer_scalar"):
+            buffer.uniform_(0.5, 1.0)
 
 
 def load_reference(folder: Path) -> transformers.PreTrainedModel:

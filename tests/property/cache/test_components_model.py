@@ -19,6 +19,7 @@ def test_every_step_is_the_models(setup: Setup, seed: int) -> None:
     ComponentStress(seed, setup).run(200)
 
 
+@pytest.mark.slow  # runs the model again to count
 def test_the_runs_see_what_is_rare() -> None:
     counts: Counter[str] = Counter()
     for seed, setup in enumerate(SETUPS):

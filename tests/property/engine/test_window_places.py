@@ -148,6 +148,7 @@ def run_all(rounds: int) -> Counter[str]:
     return counts
 
 
+@pytest.mark.slow  # a longer run is slow, too
 def test_right_tokens_and_nothing_said_that_is_not_there() -> None:
     counts = run_all(15)
     for rare, least in (("restored", 50), ("tombstones", 50), ("cut", 50), ("lost", 10)):

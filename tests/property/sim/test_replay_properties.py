@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def traces(draw) -> list[TraceSession]:
     return sessions
 
 
+@pytest.mark.slow  # runs two simulations a case
 @settings(deadline=None, max_examples=60)
 @given(traces(), st.sampled_from([400, 900, 5_000]), st.sampled_from([1, 4]))
 def test_the_same_is_cached_and_it_takes_as_long(sessions, pool, page_size):

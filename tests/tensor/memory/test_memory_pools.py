@@ -14,6 +14,7 @@ from radixlm.core.batch import Remap
 from radixlm.memory.pools import (
     CUDA_SHARE,
     KVPool,
+    LayerShape,
     ReqToTokenPool,
     bytes_per_token,
     default_kv_tokens,
@@ -47,6 +48,18 @@ def test_nbytes_is_what_the_tensors_take(dtype: torch.dtype, coded: bool) -> Non
     pool = KVPool(3, capacity=7, n_kv_heads=2, head_dim=4, dtype=dtype, coded=coded)
     assert pool.nbytes == sum(t.nbytes for t in (*pool.keys, *pool.values, *pool.scales))
     assert pool.nbytes == 7 * bytes_per_token(3, 2, 4, dtype, coded=coded)
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_layers_of_their_own_shapes(coded: bool) -> None:
+    shapes = [LayerShape(2, 4), LayerShape(1, 8), LayerShape(1, 8, source=1)]
+    pool = KVPool(3, 7, 2, 4, torch.float32, coded=coded, shapes=shapes)
+    of_layers = [bytes_per_token(1, *its[:2], torch.float32, coded=coded) for its in shapes]
+    assert [pool.layer_bytes(layer) for layer in range(3)] == of_layers
+    assert pool.nbytes == 7 * sum(of_layers[:2])
+    assert not pool.parts(2)
+    pool.write(1, torch.tensor([3]), torch.ones(1, 1, 8), torch.ones(1, 1, 8))
+    assert torch.equal(pool.read(2, torch.tensor([3]))[0], torch.ones(1, 1, 8))
 
 
 def test_eight_bits_take_little_more_than_half_of_sixteen() -> None:
@@ -166,7 +179,7 @@ def test_populated_memory_is_there_and_holds_what_it_held() -> None:
     before = _resident()
     pool.populate(140_000)
     grown = _resident() - before
-    assert pool.nbytes * 0.4 < grown < pool.nbytes * 0.7
+    assert pool.nbytes * 0.3 < grown < pool.nbytes * 0.7
     assert pool.keys[1][7].eq(3.0).all()
     assert not pool.values[1][:1000].any()
 

@@ -25,6 +25,8 @@ _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _GIVEN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 8},
     "glm4_moe": {"head_dim": 128},
+    "glm4v_moe_text": {"head_dim": 128},
+    "qwen3_omni_moe_text": {"head_dim": 128},
 }
 
 
@@ -36,6 +38,7 @@ def _first(config: Any, names: tuple[str, ...]) -> Any:
 def test_a_config_that_says_nothing(kind: str) -> None:
     given = _GIVEN.get(kind, {})
     right = AutoConfig.for_model(kind, **given)
+    right.allow_global_per_layer_attribute_access = True
     ours = ModelConfig.from_hf({"model_type": kind, **given})
     latent = ours.traits.latents is not None
     heads = right.num_attention_heads
@@ -45,7 +48,8 @@ def test_a_config_that_says_nothing(kind: str) -> None:
     assert ours.intermediate_size == dense
     assert ours.n_layers == right.num_hidden_layers
     assert ours.vocab_size == right.vocab_size
-    assert ours.tie_word_embeddings == right.tie_word_embeddings
+    # Of the text of a model of more, the whole says it.
+    assert ours.tie_word_embeddings == getattr(right, "tie_word_embeddings", False)
     assert ours.norm_eps == _first(right, _EPSILONS)
     if not latent:
         assert ours.n_kv_heads == (right.num_key_value_heads or heads)
@@ -70,7 +74,7 @@ def _same_windows(ours: ModelConfig, right: Any) -> None:
 def _same_ropes(ours: ModelConfig, right: Any) -> None:
     ropes = ours.ropes or (ours.rope,) * ours.n_layers
     kinds = getattr(right, "layer_types", None) or [""] * ours.n_layers
-    for rope, kind in zip(ropes, kinds, strict=True):
+    for layer, (rope, kind) in enumerate(zip(ropes, kinds, strict=True)):
         its = right.rope_parameters.get(kind, right.rope_parameters)
         if rope is None:
             continue
@@ -79,10 +83,12 @@ def _same_ropes(ours: ModelConfig, right: Any) -> None:
             continue  # which its two sizes of heads say already
         if rope.share == 0:
             continue
-        assert rope.share == its.get("partial_rotary_factor", 1.0)
+        share = getattr(rope.scaling, "share", rope.share)  # of those that turn, or of frequencies
+        assert share == its.get("partial_rotary_factor", 1.0)
         if its["rope_type"] != "default":
-            wanted, factor = ROPE_INIT_FUNCTIONS[its["rope_type"]](right, "cpu")
-            assert torch.allclose(rope.frequencies(ours.head_dim), wanted)
+            of_kind = {"layer_type": kind} if its is not right.rope_parameters else {}
+            wanted, factor = ROPE_INIT_FUNCTIONS[its["rope_type"]](right, "cpu", **of_kind)
+            assert torch.allclose(rope.frequencies(ours.of_layer(layer).head_dim), wanted)
             assert rope.attention_factor == pytest.approx(factor)
 
 

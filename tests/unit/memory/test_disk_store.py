@@ -222,6 +222,7 @@ def test_two_stores_hear_of_each_other(tmp_path: Path) -> None:
     assert found(theirs, path(5)) == 1
 
 
+@pytest.mark.slow  # writes a log full
 def test_more_news_than_are_logged_are_all_there_is(tmp_path: Path) -> None:
     ours, theirs = open_store(tmp_path), open_store(tmp_path)
     for _ in range(LOG_ROWS // 200 + 1):

@@ -50,6 +50,7 @@ def panels() -> list[dict[str, Any]]:
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
+@pytest.mark.slow  # Ray is started
 def test_every_metric_and_label_is_exported(aside: Aside):
     found = exported(aside)
     asked = set()

@@ -17,6 +17,7 @@ def test_every_step_is_the_models(size: WindowSize, slots: int, page: int, seed:
     WindowStress(seed, checked, longest=slots // 2).run(200)
 
 
+@pytest.mark.slow  # runs the model again to count
 def test_the_runs_see_what_is_rare() -> None:
     counts: Counter[str] = Counter()
     for seed, (size, slots, page) in enumerate(setups()):

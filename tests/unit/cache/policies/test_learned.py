@@ -95,6 +95,7 @@ def traces() -> dict[str, list[int]]:
 TRACES = traces()
 
 
+@pytest.mark.slow  # long traces
 @pytest.mark.parametrize(
     "name",
     [

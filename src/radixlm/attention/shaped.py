@@ -1,0 +1,53 @@
+"""Attention over a pool whose layers have heads of different sizes, or numbers of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from radixlm.attention.attend import Attend
+from radixlm.attention.plan import AttentionPlan, Sharing
+from radixlm.memory.pools import KVPool
+
+
+class _Backend(Protocol):
+    sharing: Sharing
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend: ...
+
+
+class _Make(Protocol):
+    def __call__(self, pool: KVPool, *, windows: Sequence[int | None]) -> _Backend: ...
+
+
+def of_shapes(pool: KVPool, windows: Sequence[int | None], make: _Make) -> _Backend:
+    """Make a backend for each shape. windows: see `by_layer`."""
+    heads = [shape[:2] for shape in pool.shapes]
+    if len(set(heads)) == 1:
+        return make(pool, windows=windows)
+    return ShapedBackend(pool, windows, make)
+
+
+class ShapedBackend:
+    """A backend for each shape of a pool's layers (an `AttentionBackend`); what pays is as the
+    largest heads have it.
+    """
+
+    def __init__(self, pool: KVPool, windows: Sequence[int | None], make: _Make) -> None:
+        heads = [shape[:2] for shape in pool.shapes]
+        kinds = sorted(set(heads), key=lambda its: its[1])
+        self._kinds = [kinds.index(each) for each in heads]
+        self._backends = []
+        for kind, its in enumerate(kinds):
+            first = self._kinds.index(kind)
+            # Nothing is prepared for windows that no layer of this shape has.
+            own = [windows[n if k == kind else first] for n, k in enumerate(self._kinds) if windows]
+            self._backends.append(make(pool.of(*its), windows=own))
+        self.sharing = self._backends[-1].sharing
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+        """See `AttentionBackend`."""
+        made = [backend.prepare(plan, table, slots) for backend in self._backends]
+        return lambda layer, *given, **named: made[self._kinds[layer]](layer, *given, **named)

@@ -13,14 +13,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
 import transformers
 from transformers.models.auto import modeling_auto
 
 from radixlm.core.errors import RadixLMError
 from radixlm.formats.model_types import FOREIGN, NATIVE, TABLE_PATH, ModelType
-from radixlm.models import transformers_model
 from radixlm.models.families import ARCHITECTURES
+from radixlm.models.transformers_model import asked_without_weights
 from scripts.code_size import ROOT
 
 PAGE = ROOT / "docs" / "model-types.md"
@@ -64,17 +63,9 @@ def row_of(name: str) -> ModelType:
 
 def _refusal(config: Any) -> str:
     try:
-        shape = transformers_model.shape_of(transformers, config, {})
-        transformers_model.register(transformers)
-        with torch.device("meta"):
-            model = transformers.AutoModelForCausalLM.from_config(
-                config, attn_implementation=transformers_model.NAME, dtype=torch.bfloat16
-            )
-        transformers_model.TransformersModel(model.eval(), shape)
+        asked_without_weights(transformers, config, {})
     except RadixLMError as error:
         return str(error).rpartition(" here: ")[2].partition("\n")[0][:_LONGEST]
-    except Exception as error:  # whatever modules raise
-        return f"its modules can not be made: {type(error).__name__}"
     return ""
 
 

@@ -278,13 +278,20 @@ def default_tokens(
     device: torch.device,
 ) -> int:
     """Tokens of this model that the device has room for."""
+    return default_kv_tokens(token_bytes(config, model, windows, dtype), device)
+
+
+def token_bytes(
+    config: EngineConfig, model: ModelConfig, windows: Windows, dtype: torch.dtype
+) -> int:
+    """Bytes that a token's keys and values take, with their part of the windows' slots."""
     coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
     paid = sum(
         windows.share(layer) * bytes_per_token(1, *its[:2], dtype, coded=coded, latent=latent)
         for layer, its in enumerate(model.kv_shapes)
         if its.source is None
     )
-    return default_kv_tokens(max(int(paid), 1), device)
+    return max(int(paid), 1)
 
 
 def _choice_of_products(config: EngineConfig) -> Choose:
@@ -305,7 +312,7 @@ def make_model(
     """reached: the model's shape, with the context that will be used. split: which part of it."""
     if by_transformers(config, files):
         return load_foreign(files, reached, dtype, device, _choice_of_products(config))
-    checkpoint = _checkpoint(files, reached)
+    checkpoint = checkpoint_of(files, reached)
     if config.quantization and device.type != "cpu":
         raise ConfigError("--quantization is for CPUs; on a GPU weights would only lose precision")
     if config.quantization and checkpoint.is_quantized:
@@ -325,7 +332,8 @@ def make_model(
     )
 
 
-def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
+def checkpoint_of(files: ModelFiles, shape: ModelConfig) -> GGUFCheckpoint | CutCheckpoint:
+    """Open the weights that our own files compute. Raises ModelError."""
     if isinstance(files, ModelFile):
         return GGUFCheckpoint(files.gguf, shape)
     return open_checkpoint(files.path)

@@ -17,6 +17,8 @@ from radixlm.models.families import ARCHITECTURES
 from radixlm.models.model_config import ModelConfig, load_config
 from radixlm.models.transformers_model import (
     TransformersModel,
+    asked_without_weights,
+    hf_text,
     load_transformers,
     transformers_config,
 )
@@ -46,6 +48,12 @@ def config_of(config: EngineConfig, files: ModelFiles) -> ModelConfig:
         if getattr(config, name):
             raise ConfigError(f"--{name} is not for models that transformers computes")
     return transformers_config(_library(files), files.path, files.generation_config())
+
+
+def unloaded(files: ModelFiles) -> ModelConfig:
+    """The shape of a model that transformers computes, as its modules say it. Raises ModelError."""
+    library = _library(files)
+    return asked_without_weights(library, hf_text(library, files.path), files.generation_config())
 
 
 def load_foreign(

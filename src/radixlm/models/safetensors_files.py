@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ _STRAY = re.compile(
     r"(.*\.)?(rotary_emb\.\w+|[kvq]_scale|kv_scale|position_ids|masked_bias)"
     r"|(model\.)?(mtp|v_head|value_head)\..*"
 )
+
+_DIGITS = re.compile(r"\d+", re.ASCII)
 
 
 class Checkpoint(Protocol):
@@ -71,6 +74,11 @@ class StoredTensor(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        bits = _DIGITS.search(self.dtype)
+        return math.prod(self.shape) * (8 if bits is None else int(bits[0])) // 8
 
     def read(self) -> Tensor:
         # Opened anew for each tensor: a handle keeps every page that was read through it
@@ -115,12 +123,22 @@ class PlainCheckpoint:
 
 
 def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTensor]:
-    """Every tensor of the checkpoint by name, in the order of the files. dtypes: those that it may
-    have, by safetensors' names.
+    """Survey the checkpoint as `surveyed`, with a line in the log on what is left out."""
+    found, stray = surveyed(folder, dtypes)
+    if stray:
+        _logger.info("not needed, and not read: %s", listed(stray))
+    return found
 
-    Where there is an index, a tensor is in the shard that this names. Stray ones, and those of what
-    is no text, are left out, with a line in the log. Raises CheckpointError for missing, unreadable
-    or truncated files, files outside of the folder, and tensors of other types.
+
+def surveyed(
+    folder: Path, dtypes: Collection[str] = ()
+) -> tuple[dict[str, StoredTensor], list[str]]:
+    """Every tensor of the checkpoint by name, in the order of the files; and the names of those
+    that are left out: stray ones, and those of what is no text. dtypes: those that tensors may
+    have, by safetensors' names; empty: any.
+
+    Where there is an index, a tensor is in the shard that this names. Raises CheckpointError for
+    missing, unreadable or truncated files, files outside of the folder, and tensors of other types.
     """
     found: dict[str, StoredTensor] = {}
     stray = []
@@ -133,9 +151,9 @@ def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTe
                     stray.append(stored)
                 elif indexed is None or indexed.get(stored) == shard:
                     found[name] = _stored(shard, stored, file.get_slice(stored), dtypes)
-    if stray:
-        _logger.info("not needed, and not read: %s", listed(stray))
-    return found
+    # Those of shards that have no text, which are not opened.
+    read = {*stray, *(its.name for its in found.values())}
+    return found, stray + [name for name in indexed or () if name not in read]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -147,7 +165,7 @@ def listed(names: Sequence[str]) -> str:
 
 def _stored(shard: Path, name: str, header: Any, dtypes: Collection[str]) -> StoredTensor:
     dtype = header.get_dtype()
-    if dtype not in dtypes:
+    if dtypes and dtype not in dtypes:
         raise CheckpointError(
             f"tensor {name!r} in {shard.name} is of type {dtype}; supported: {', '.join(dtypes)}"
         )

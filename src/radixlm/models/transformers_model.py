@@ -210,7 +210,7 @@ def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> 
 
     library: the module `transformers`. ends: generation_config.json. Raises UnsupportedModelError.
     """
-    return shape_of(library, _hf_config(library, folder), ends)
+    return shape_of(library, hf_text(library, folder), ends)
 
 
 def shape_of(library: Any, config: Any, ends: Mapping[str, Any]) -> ModelConfig:
@@ -262,6 +262,23 @@ def register(library: Any) -> None:
     library.AttentionInterface.register(NAME, _attention)
 
 
+def asked_without_weights(library: Any, config: Any, ends: Mapping[str, Any]) -> ModelConfig:
+    """The shape that a model of transformers' config of a text says it has, with its heads, by its
+    modules without memory. Raises UnsupportedModelError.
+    """
+    shape = shape_of(library, config, ends)
+    register(library)
+    try:
+        with torch.device("meta"):
+            model = library.AutoModelForCausalLM.from_config(
+                config, attn_implementation=NAME, dtype=torch.bfloat16
+            )
+    except Exception as error:  # whatever modules raise
+        why = f"its modules can not be made: {type(error).__name__}"
+        raise _refused(shape.model_type, why) from None
+    return TransformersModel(model.eval(), shape).config
+
+
 def load_transformers(
     library: Any,
     folder: Path,
@@ -271,7 +288,7 @@ def load_transformers(
     choose: Choose,
 ) -> TransformersModel:
     """Load a folder with safetensors files. choose: how products are packed. Raises ModelError."""
-    of_model = _hf_config(library, folder)
+    of_model = hf_text(library, folder)
     kind = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(of_model)]
     register(library)
     try:
@@ -304,8 +321,8 @@ def _renamed(folder: Path) -> dict[str, str] | None:
     return names and {f"^{re.escape(stored)}$": name for stored, name in names.items()}
 
 
-def _hf_config(library: Any, folder: Path) -> Any:
-    """The config of its text."""
+def hf_text(library: Any, folder: Path) -> Any:
+    """The config of a folder's text, as transformers has it. Raises UnsupportedModelError."""
     try:
         config = library.AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False

@@ -29,6 +29,7 @@ TOKENS = torch.randint(0, 320, (40,), generator=torch.Generator().manual_seed(1)
 SAID = {
     **dict.fromkeys(("mistral", "internlm3"), "llama"),
     **dict.fromkeys(("kimi_k2", "glm4_moe_lite"), "deepseek_v3"),
+    "gemma4_unified_text": "gemma4_text",
 }
 FOUND = [name for name in ARCHITECTURES if name not in {*UNREAD, "kimi_k2"}]
 KINDS = ("F16", "Q8_0", "IQ4_NL")
@@ -148,6 +149,17 @@ def test_each_family_has_a_row() -> None:
     served = {name for row in rows for name in (row.model_type, *row.instead.values())}
     assert set(ARCHITECTURES) <= served | SAID.keys() | UNREAD
     assert FAMILIES.keys() <= set(MODEL_ARCH_NAMES.values())
+
+
+def test_layers_that_share_may_have_keys_and_values_of_their_own(tmp_path: Path) -> None:
+    """As in folders: nothing reads them."""
+    folder, path = write_pair(tmp_path, "gemma4_text", "F32")
+    other = tmp_path / "other.gguf"
+    shapes = {"attn_k": (32, 64), "attn_v": (32, 64), "attn_k_norm": (32,)}
+    unused = {f"blk.5.{name}.weight": np.ones(its, np.float32) for name, its in shapes.items()}
+    write_gguf(folder, other, "F32", tensors=unused)
+    assert plain(load_config(other)) == plain(load_config(path))
+    check(folder, other)
 
 
 @pytest.mark.parametrize("family", ["phi3", "glm"])

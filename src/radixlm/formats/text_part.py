@@ -49,7 +49,9 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     # Older files have the text's fields beside the other parts.
     inner = text_config(section) if section is not None else outer
     made = {name: its for name, its in inner.items() if name != "architectures"}
-    if section is None or made.get("model_type") is None:
+    own = str(made.get("model_type") or known.text)
+    # transformers 4 wrote Glm4vMoe_text, where 5 has glm4v_moe_text.
+    if section is None or own.replace("_", "").lower() == known.text.replace("_", ""):
         made["model_type"] = known.text or None
     made |= {name: outer[name] for name in _OUTSIDE if outer.get(name) is not None}
     tied = [each.get("tie_word_embeddings") for each in (outer, inner)]

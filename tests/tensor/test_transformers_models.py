@@ -17,6 +17,15 @@ from radixlm.testing.reference import greedy, load_reference, make_checkpoint
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 FLAGS: dict[str, Any] = {"kv_tokens": 600, "dtype": "float32"}
+SMALL_VALUES = {
+    "head_dim": 8,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}
 # Of two families, whose prompts begin alike.
 PROMPTS = [
     [*range(start, start + 25), *range(7 * i, 7 * i + 3 + i)] for start in (9, 90) for i in range(3)
@@ -27,15 +36,6 @@ def answers(engine: Engine) -> list[list[int]]:
     return [list(output.token_ids) for output in engine.generate(PROMPTS, PARAMS)]
 
 
-_LATENT = {
-    "kv_lora_rank": 24,
-    "q_lora_rank": 20,
-    "num_key_value_heads": 4,
-    "head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 16,
-    "v_head_dim": 12,
-}
 _EXPERTS = {
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
@@ -54,9 +54,11 @@ _WINDOWED = {"sliding_window": 17, "layer_types": ["full_attention", "sliding_at
         ("qwen3", {}),
         ("mistral", {"sliding_window": 17}),
         ("gpt_oss", {}),
-        # Values are shorter than keys; a layer asks twice; layers have heads of their own, and are
+        ("youtu", SMALL_VALUES),
+        pytest.param("axk1", SMALL_VALUES, marks=pytest.mark.slow),
+        pytest.param("minicpm3", SMALL_VALUES, marks=pytest.mark.slow),
+        # A layer asks twice; layers have heads of their own, and are
         # run several times; a window is of no layer.
-        ("minicpm3", _LATENT),
         ("diffllama", {}),
         *(
             pytest.param(name, fields, marks=pytest.mark.slow)

@@ -11,8 +11,9 @@ from typing import Any
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.files import read_json_object
-from radixlm.formats.gguf_config import config_of, generation_config_of, tokenizer_config_of
+from radixlm.formats.gguf_config import config_of
 from radixlm.formats.gguf_file import GGUFFile
+from radixlm.formats.gguf_tokens import generation_config_of, tokenizer_config_of
 from radixlm.formats.text_part import text_config
 from radixlm.formats.weight_files import main_dtype, weight_files
 

@@ -2,7 +2,7 @@
 
 traits                        weights
 interleaved, share of rope    rows of queries and keys: what turns together stands half a head apart
-attention, residual           queries, or their norms, and what layers add are multiplied
+attention, residual, values   queries, or their norms, and what layers add are multiplied
 norms.base                    is added
 experts.stacked               one tensor is one for each expert
 experts.paired                rows of gates come first, then those of up
@@ -63,10 +63,12 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     """The changes by the names of weights; empty for Llama and its like."""
     traits, norms = config.traits, config.traits.norms
     of_layer: dict[str, Fold] = {}
-    if traits.residual != 1:
-        # What experts give is multiplied by their router.
-        for name in ("self_attn.o_proj", f"{traits.mlp}.{traits.down}"):
-            of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(traits.residual))
+    # What experts give is multiplied by their router.
+    added = {f"{traits.mlp}.{traits.down}": traits.residual}
+    added["self_attn.o_proj"] = traits.residual * traits.values
+    for name, factor in added.items():
+        if factor != 1:
+            of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(factor))
     if traits.experts is not None and traits.experts.paired:
         order = torch.arange(2 * traits.experts.size).view(-1, 2).t().flatten()
         for number, name in product(range(traits.experts.number), traits.experts.gate_up):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.formats.text_part import OTHER_PARTS
+from radixlm.formats.text_part import is_of_text
 from radixlm.formats.weight_files import text_tensors
 from radixlm.models.adapter_config import CONFIG as ADAPTER
 from radixlm.models.config_fields import unsupported
@@ -88,7 +88,7 @@ def _for_text(kind: Any) -> Any:
         kind.__init__(self, config)
         for name, _ in list(self.named_modules()):
             place, _, own = name.rpartition(".")
-            if OTHER_PARTS.search(own) and not re.search(r"layers\.\d", place):
+            if not is_of_text(own) and not re.search(r"layers\.\d", place):
                 setattr(self.get_submodule(place), own, torch.nn.Identity())
 
     return type(kind.__name__, (kind,), {"__init__": made, "__module__": kind.__module__})

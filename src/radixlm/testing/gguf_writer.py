@@ -35,13 +35,14 @@ HALVES: Mapping[Type, tuple[int, ...]] = {
 _MIDDLES = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}
 _ARCHITECTURES = {
     **dict.fromkeys(("mistral", "mixtral", "internlm3"), MODEL_ARCH.LLAMA),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), MODEL_ARCH.DEEPSEEK2),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), MODEL_ARCH.DEEPSEEK2),
     "cohere": MODEL_ARCH.COMMAND_R,
     "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
     "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE,
     "minimax_m2": MODEL_ARCH.MINIMAXM2,
     "ministral3": MODEL_ARCH.MISTRAL3,
     "gemma3_text": MODEL_ARCH.GEMMA3,
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), MODEL_ARCH.GEMMA4),
     "glm": MODEL_ARCH.CHATGLM,
     "gpt_oss": MODEL_ARCH.GPT_OSS,
     "granitemoe": MODEL_ARCH.GRANITE_MOE,
@@ -72,6 +73,11 @@ UNSAID: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {"query_pre_attn_scalar": 16},
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
+    "glm4_moe_lite": {
+        "num_nextn_predict_layers": 0,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
+    },
     "glm4_moe": {"num_nextn_predict_layers": 0},
     "gpt_oss": {"swiglu_limit": 7.0},
     "qwen2_moe": {"mlp_only_layers": []},
@@ -169,10 +175,15 @@ class _Converter:
         pair = MODEL_TENSOR.FFN_GATE_EXP, MODEL_TENSOR.FFN_UP_EXP
         if name.endswith("kv_b_proj.weight"):
             pair = MODEL_TENSOR.ATTN_K_B, MODEL_TENSOR.ATTN_V_B
-        if re.search(r"input_linear|experts\.gate_up_proj|kv_b_proj", name):
+        whole = self._type == "gemma4_text"
+        if re.search(r"input_linear|experts\.gate_up_proj|kv_b_proj", name) and not whole:
             end = "bias" if name.endswith("bias") else "weight"
             return [f"{TENSOR_NAMES[each].format(bid=layer)}.{end}" for each in pair]
-        if name.endswith(("sinks", "experts.down_proj")):
+        scaled = re.fullmatch(r"(.*)\.router\.(scale|per_expert_scale)", name)
+        if scaled is not None:
+            kind = MODEL_TENSOR.FFN_GATE_INP if scaled[2] == "scale" else MODEL_TENSOR.FFN_DOWN_EXP
+            return [f"{TENSOR_NAMES[kind].format(bid=layer)}.scale"]
+        if name.endswith(("sinks", "experts.down_proj", "experts.gate_up_proj", "layer_scalar")):
             name += ".weight"
         name = re.sub(r"_bias$", ".bias", name)
         found = self._map.get_name(name, try_suffixes=(".weight", ".bias"))
@@ -211,7 +222,7 @@ def _type_of(own: str, weight: Tensor, kind: Type, kinds: Mapping[str, str]) -> 
     if weight.dim() < 2 or re.search("norm|gate_inp|bias", own):
         return Type.F32
     rest = weight.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]
-    return Type.F16 if rest or "_k_b" in own else kind
+    return Type.F16 if kind is not Type.F32 and (rest or "_k_b" in own) else kind
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ ARCHITECTURES = (
     *("gemma3_text", "cohere2", "olmo3", "gpt_oss", "deepseek_v2", "deepseek_v3"),
     *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
     *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
-    *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text"),
+    *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text", "mimo_v2_flash"),
 )
 _WINDOWS = {
     "sliding_window": 24,
@@ -221,6 +221,23 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "moe_intermediate_size": 32,
     },
     "gemma4_unified_text": _GEMMA4,
+    "mimo_v2_flash": {
+        "sliding_window": 24,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "num_key_value_heads": 1,
+        "head_dim": 24,
+        "v_head_dim": 16,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.7,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
+            for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))
+        },
+    },
 }
 
 

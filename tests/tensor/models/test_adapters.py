@@ -21,7 +21,7 @@ from radixlm.products.gemm_choice import one_way
 from radixlm.products.quantized import quantize
 from radixlm.testing.peft_adapters import ALL, ATTENTION, adapted_logits, make_adapter
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
-from tests.tensor.attention_cases import DenseAttend
+from tests.tensor.attention_cases import dense_for
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4
@@ -30,7 +30,7 @@ TARGETS = {
     "starcoder2": (*ATTENTION, "c_fc", "c_proj"),
     "glm": (*ATTENTION, "gate_up_proj", "down_proj"),
     "nemotron": (*ATTENTION, "up_proj", "down_proj"),
-    "qwen3_moe": ATTENTION,
+    **dict.fromkeys(("qwen3_moe", "mimo_v2_flash"), ATTENTION),
 }
 
 
@@ -47,7 +47,7 @@ def logits(
 ) -> Tensor:
     """All tokens, of which those from `start` on have the adapter."""
     rows = torch.arange(len(token_ids))
-    attend = DenseAttend(model.config.n_kv_heads, model.config.windows)
+    attend = dense_for(model)
     adapted = Adapted([AdaptedRows(adapter.additions, start, len(token_ids))])
     return model.forward(torch.tensor(token_ids), rows, attend, rows, adapted)
 
@@ -62,7 +62,10 @@ FAMILIES = [
         pytest.param(name, marks=pytest.mark.slow)
         for name in ("granite", "stablelm", "gemma", "cohere", "glm", "nemotron", "starcoder2")
     ),
-    pytest.param("qwen3_moe", marks=pytest.mark.slow),
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("qwen3_moe", "gemma4_unified_text", "mimo_v2_flash")
+    ),
 ]
 
 
@@ -105,6 +108,25 @@ def test_what_a_config_may_say(tmp_path: Path, fields: dict[str, Any]) -> None:
     model = load(base)
     found = logits(model, load_adapter(folder, model), tokens(40))
     assert (found - adapted_logits(base, folder, tokens(40))).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("start", ["model.language_model.", "language_model.model."])
+def test_an_adapter_of_a_model_of_more_than_text(tmp_path: Path, start: str) -> None:
+    """Its text's part is used; config and tensors have the whole model's names."""
+    base = make_checkpoint(tmp_path / "base", "llama")
+    folder = make_adapter(tmp_path / "adapter", base, targets=("q_proj", "down_proj"))
+    model = load(base)
+    expected = logits(model, load_adapter(folder, model), tokens(40))
+    lead = "base_model.model."
+    tensors = {
+        name.replace(f"{lead}model.", f"{lead}{start}"): its
+        for name, its in load_file(folder / WEIGHTS).items()
+    }
+    vision = f"{lead}model.vision_tower.encoder.layers.0.self_attn.q_proj.linear.lora_"
+    tensors |= {f"{vision}A.weight": torch.ones(4, 8), f"{vision}B.weight": torch.ones(8, 4)}
+    save_file(tensors, folder / WEIGHTS)
+    edit(folder, target_modules=rf"{start}layers\.\d+\..*(q_proj|down_proj)")
+    assert torch.equal(logits(model, load_adapter(folder, model), tokens(40)), expected)
 
 
 def test_tokens_before_have_none(tmp_path: Path) -> None:

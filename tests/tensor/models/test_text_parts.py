@@ -32,6 +32,8 @@ WHOLE: list[Any] = [
     # By transformers' class of the whole; layers that look at images are passed over.
     ("mllama", "mllama_text_model", _CROSSED),
     pytest.param("gemma3", "gemma3_text", {}, marks=pytest.mark.slow),
+    pytest.param("gemma4", "gemma4_text", {}, marks=pytest.mark.slow),
+    pytest.param("gemma4_unified", "gemma4_unified_text", {}, marks=pytest.mark.slow),
     pytest.param("llama4", "llama4_text", {}, marks=pytest.mark.slow),
     pytest.param("qwen3_vl", "qwen3", {"rope_parameters": _MROPE}, marks=pytest.mark.slow),
     pytest.param(

@@ -21,6 +21,7 @@ from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
 from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
+from radixlm.models.families.mimo import MiMoV2Flash
 from radixlm.models.families.minimax import MiniMaxM2
 from radixlm.models.families.mistral import Ministral3, Mistral4
 from radixlm.models.families.mixtral import Mixtral
@@ -101,6 +102,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "llama4_text": Llama4,
         "gemma4_text": Gemma4,
         "gemma4_unified_text": Gemma4Unified,
+        "mimo_v2_flash": MiMoV2Flash,
         **TEXTS,
     }
 )

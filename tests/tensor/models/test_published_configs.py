@@ -162,6 +162,14 @@ def test_what_mimo_is_without_lists() -> None:
     assert made.traits.experts.layers == (False, *[True] * 6)
 
 
+@pytest.mark.parametrize("kind", ["gemma3_text", "gemma4_text"])
+def test_heads_that_turn_in_part_where_a_family_does_not(kind: str) -> None:
+    ropes = {"full_attention": {"rope_type": "proportional"}}
+    ropes["sliding_attention"] = {"partial_rotary_factor": 0.5}
+    with pytest.raises(UnsupportedModelError, match=r"sliding_attention\.partial_rotary_factor"):
+        of(kind, rope_parameters=ropes, vocab_size_per_layer_input=320)
+
+
 def test_numbers_of_layers_have_leading_zeros(tmp_path: Path) -> None:
     """As transformers writes them, so that all are as long."""
     kinds = ["sliding_attention"] * 9 + ["full_attention"] * 2

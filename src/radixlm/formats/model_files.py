@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,8 @@ class ModelFolder:
             )
         path = self.path / "config.json"
         if not path.exists():
-            inner = next(
-                (f", perhaps {str(its.parent)!r}" for its in self.path.glob("*/config.json")), ""
-            )
+            held = chain(self.path.glob("*/config.json"), self.path.glob("*/*.gguf"))
+            inner = next((f", perhaps {str(its.parent)!r}" for its in held), "")
             raise CheckpointError(
                 f"{self.path} has no config.json: give a model's folder in Hugging Face format, or "
                 f"a GGUF file{inner}"

@@ -122,12 +122,16 @@ def text_tensors(folder: Path) -> dict[str, str] | None:
     config = folder / "config.json"
     if not config.is_file() or not has_other_parts(read_json_object(config)):
         return None
-    if (indexed := weight_map(folder)) is not None:
-        return text_names(indexed)
-    try:
-        return text_names(_header(weight_files(folder)[0]))
-    except (OSError, ValueError, RecursionError):
-        return {}  # loading it will say what is wrong
+    if (names := weight_map(folder)) is None:
+        try:
+            names = _header(weight_files(folder)[0])
+        except (OSError, ValueError, RecursionError):
+            return {}  # loading it will say what is wrong
+    if not (found := text_names(names)):
+        raise CheckpointError(
+            f"{folder} has no weights of a text: none of its tensors ends with embed_tokens.weight"
+        )
+    return found
 
 
 def _header(path: Path) -> dict[str, Any]:

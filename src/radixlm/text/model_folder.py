@@ -85,10 +85,10 @@ def check_file(path: Path) -> None:
 
 
 def found_file(folder: Path) -> Path | None:
-    """The GGUF file of a folder that holds one, or the parts of one, and no config.json. Raises
+    """The GGUF file of a folder that holds one, or the parts of one, and no other weights. Raises
     UnsupportedModelError where there are several.
     """
-    if (folder / "config.json").is_file():
+    if _has_weights(folder):
         return None
     found = sorted(
         {part_of_split(path) for path in folder.glob("*.gguf") if _VISION not in path.name}

@@ -107,6 +107,10 @@ def test_a_folder_may_hold_one_gguf_file(tmp_path):
     assert "2 GGUF files (a.gguf, b.gguf)" in error.message
     assert error.commands[0].endswith(f"radixlm serve {folder}/a.gguf")
     (folder / "config.json").write_text("{}")
+    assert "2 GGUF files" in refused(str(folder)).message
+    (folder / "b.gguf").unlink()  # many such folders keep the config of the model
+    assert resolve_model(str(folder)) == folder / "a.gguf"
+    (folder / "model.safetensors").write_text("")
     assert resolve_model(str(folder)) == folder
 
 
@@ -119,6 +123,7 @@ NO_CONFIG = "has no config.json: give a model's folder"
     [
         ({}, NO_CONFIG),
         ({"sub/config.json": LLAMA}, rf"{NO_CONFIG}.*, perhaps '.*/sub'"),
+        ({"sub/a.gguf": EMPTY}, rf"{NO_CONFIG}.*, perhaps '.*/sub'"),
         ({"model.safetensors": ""}, NO_CONFIG),
         ({"config.json": "[1]"}, "holds list"),
         ({"config.json": "{"}, "not readable JSON"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -19,25 +19,22 @@ from radixlm.core.config import EngineConfig
 from radixlm.formats.model_files import ModelFile, ModelFiles
 from radixlm.formats.model_types import FOREIGN, NATIVE
 from radixlm.models.folds import Folded
+from radixlm.models.gguf_blocks import bytes_per_number
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import matched
-from radixlm.models.safetensors_files import surveyed
+from radixlm.models.safetensors_files import FLOATS, surveyed
 from radixlm.text.chat_template import ChatTemplate
 
-_FLOATS = frozenset({"F64", "F32", "BF16", "F16"})
-# Where names of embeddings end in GGUF files, which have codes of them.
-_EMBEDDING = "token_embd.weight"
-# A tensor's name, type, how many numbers it has, and bytes.
-_Stored = tuple[str, str, int, int]
+# Of a folder and of a GGUF file.
+_EMBEDDINGS = ("model.embed_tokens.weight", "token_embd.weight")
 
 
 class Appraisal(NamedTuple):
     """The facts of a model before it is loaded.
 
     computed_by: `NATIVE` or `FOREIGN`. stored: bytes of weights by their types in the files, the
-    most first. weight_bytes: in memory, those in floats as `dtype`, quantized ones as they are
-    stored, but embeddings, and on a GPU all, in floats. kv_bytes: of 1,000 tokens. unused: names of
-    tensors that are not read.
+    most first. weight_bytes: about those in memory, in floats as `dtype`, quantized ones as codes
+    on a CPU. kv_bytes: of 1,000 tokens. unused: names of tensors that are not read.
     """
 
     name: str
@@ -52,6 +49,15 @@ class Appraisal(NamedTuple):
     unused: list[str]
 
 
+class _Stored(NamedTuple):
+    """A tensor in the files. each: bytes that a number takes in a product on a CPU."""
+
+    kind: str
+    nbytes: int
+    numbers: int
+    each: float
+
+
 def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
     """Appraise the model that would be loaded, and find its chat template. Refuses what loading it
     would, as far as heads tell. Raises ConfigError, ModelError.
@@ -64,18 +70,18 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
         model = unloaded(files)
     else:
         checkpoint = checkpoint_of(files, model)
+        shapes = checkpoint.shapes
         matched(Folded(checkpoint, model), model)
         unused = checkpoint.unused if isinstance(checkpoint, GGUFCheckpoint) else []
-        shapes = checkpoint.shapes
-    tensors = list(_tensors(files, unused))
-    tied = model.tie_word_embeddings and "lm_head.weight" not in shapes
-    tied_head = model.vocab_size * model.hidden_size if tied else 0
-    weight_bytes = _in_memory(tensors, dtype, tied_head)
+    tensors = dict(_tensors(files, unused, dtype))
+    stored: Counter[str] = Counter()
+    for tensor in tensors.values():
+        stored[tensor.kind] += tensor.nbytes
+    weight_bytes = _on_a_cpu(tensors, dtype)
     if device.type != "cpu" and shapes:
         weight_bytes = dtype.itemsize * sum(map(math.prod, shapes.values()))
-    stored: Counter[str] = Counter()
-    for _, kind, _, nbytes in tensors:
-        stored[kind] += nbytes
+    elif model.tie_word_embeddings and shapes and "lm_head.weight" not in shapes:
+        weight_bytes += _packed_head(tensors)
     reached = reached_of(config, model)
     _, template = texts_of(config, files)
     found = Appraisal(
@@ -93,26 +99,34 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
     return found, template
 
 
-def _tensors(files: ModelFiles, unused: list[str]) -> Iterator[_Stored]:
-    """Tensors that are read. unused: the names of others are added."""
+def _tensors(
+    files: ModelFiles, unused: list[str], dtype: torch.dtype
+) -> Iterator[tuple[str, _Stored]]:
+    """The tensors that are read, by name. unused: others are added."""
     if isinstance(files, ModelFile):
         for name, tensor in files.gguf.tensors.items():
             if name not in unused:
-                yield name, tensor.type.name, math.prod(tensor.shape), tensor.nbytes
+                each = bytes_per_number(tensor.type, dtype)
+                numbers = math.prod(tensor.shape)
+                yield name, _Stored(tensor.type.name, tensor.nbytes, numbers, each)
         return
     found, others = surveyed(files.path)
     unused += others
-    for its in found.values():
-        yield its.name, its.dtype, math.prod(its.shape), its.nbytes
+    for name, its in found.items():
+        numbers = math.prod(its.shape)
+        each = dtype.itemsize if its.dtype in FLOATS else its.nbytes / max(numbers, 1)
+        yield name, _Stored(its.dtype, its.nbytes, numbers, each)
 
 
-def _in_memory(tensors: Iterable[_Stored], dtype: torch.dtype, tied_head: int) -> int:
-    """Bytes on a CPU. tied_head: numbers of a head that is the embedding, and is packed beside it;
-    0: it has its own.
-    """
-    made = 0
-    for name, kind, numbers, nbytes in tensors:
-        in_floats = numbers * dtype.itemsize
-        own = in_floats if kind in _FLOATS else nbytes
-        made += (in_floats if name.endswith(_EMBEDDING) else own) + own * (numbers == tied_head)
-    return made
+def _on_a_cpu(tensors: Mapping[str, _Stored], dtype: torch.dtype) -> int:
+    """Bytes of all tensors, rows that are looked up in floats."""
+    return sum(
+        int(its.numbers * (dtype.itemsize if name.endswith(_EMBEDDINGS) else its.each))
+        for name, its in tensors.items()
+    )
+
+
+def _packed_head(tensors: Mapping[str, _Stored]) -> int:
+    """Bytes of a tied head's copy, see `Linear.pack`."""
+    found = (tensors[name] for name in _EMBEDDINGS if name in tensors)
+    return sum(int(its.numbers * its.each) for its in found)

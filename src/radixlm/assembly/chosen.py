@@ -17,14 +17,14 @@ from radixlm.core.errors import ConfigError
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models.model_config import ModelConfig
-from radixlm.text.model_folder import resolve_model
+from radixlm.text.model_folder import loadable
 
 
 def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device, torch.dtype]:
     """Choose what is to be loaded, and where; nothing is loaded yet. Raises ConfigError,
     ModelError.
     """
-    files = files_of(resolve_model(config.model))
+    files = files_of(loadable(config.model))
     model = config_of(config, files)
     _check_latents(config, model)
     device = resolve_device(config.device)

@@ -17,6 +17,7 @@ from radixlm.layers.experts import (
     SharedExpert,
 )
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
+from radixlm.layers.gated_delta import DeltaSizes, GatedDelta
 from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.layer_inputs import LayerInput
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
@@ -25,6 +26,7 @@ from radixlm.layers.mlps import MLP
 from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.layers.split import Split, SplitRowNorm
+from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.latent_projections import LatentProjections
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Experts
@@ -32,6 +34,7 @@ from radixlm.products.compiled import TensorOptions
 
 NamedWeights = Iterator[tuple[str, Tensor]]
 Norm = RMSNorm | LayerNorm | NoNorm
+StateLayer = GatedDelta
 
 
 def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNorm:
@@ -62,6 +65,9 @@ class SelfAttention:
         # A layer that reads another's keys and values has none; values that are keys no product.
         self._repeated = kv if layer in traits.values_are_keys and not reads else 0
         sizes = sizes[: 1 if reads else 2 if self._repeated else 3]
+        # What is read of a token is weighed by gates that stand before its queries.
+        self._gates = q if traits.gated_queries else 0
+        sizes = (sizes[0] + self._gates, *sizes[1:])
         parts = dict(zip(traits.qkv, sizes, strict=False))
         self.qkv = Linear(hidden, parts, options, bias=traits.qkv_bias)
         self.output = Linear(q, {"o_proj": hidden}, options, bias=traits.output_bias)
@@ -90,7 +96,7 @@ class SelfAttention:
     @property
     def is_compiled(self) -> bool:
         """Whether it is nothing but calls of workers, attention left out."""
-        alone = self.before is None and not self._repeated
+        alone = self.before is None and not self._repeated and not self._gates
         return alone and self.qkv.is_compiled and self.output.is_compiled
 
     def __call__(
@@ -105,11 +111,15 @@ class SelfAttention:
         computes products.
         """
         qkv = multiply(self.qkv, x, at.qkv)
+        if self._gates:
+            gates, qkv = qkv.tensor_split((self._gates,), dim=1)
         if self._repeated:
             qkv = torch.cat((qkv, qkv[:, -self._repeated :]), dim=1)
         if self.before is not None:
             self.before(qkv)
         answers = attend(self.layer, qkv, rotation, self.norm, self.sinks)
+        if self._gates:
+            answers = answers * gates.sigmoid()
         return multiply(self.output, answers, at.part)
 
     def linears(self) -> list[Linear]:
@@ -143,11 +153,17 @@ class DecoderLayer:
         self._traits = traits = config.traits
         names, config = traits.norms, config.of_layer(layer)
         self._reduce = None if split is None else split.reduce
-        self.attention: SelfAttention | LatentProjections = (
-            SelfAttention(config, layer, options, split)
-            if traits.latents is None
-            else LatentProjections(config, layer, options)
-        )
+        mixer = config.mixers[layer]
+        self.attention: SelfAttention | LatentProjections | None = None
+        if mixer in ("attention", "both"):
+            self.attention = (
+                SelfAttention(config, layer, options, split)
+                if traits.latents is None
+                else LatentProjections(config, layer, options)
+            )
+        self.state: StateLayer | None = None
+        if mixer in ("state", "both"):
+            self.state = _state(config, layer, options)
         self.mlp = _mlp(config, layer, options)
         self.beside = _beside(config, options)
         self.input: LayerInput | None = None
@@ -171,9 +187,11 @@ class DecoderLayer:
     def is_compiled(self) -> bool:
         """Whether it is nothing but calls of workers, attention left out."""
         norms = (self.attention_norm, self.mlp_norm, self.after_attention, self.after_mlp)
-        parts = (self.attention, self.mlp, *(norm for norm in norms if norm is not None))
         alone = not self._parallel and self._reduce is None and self.scale is None
-        return alone and all(part.is_compiled for part in parts)
+        if not alone or self.state is not None or self.attention is None:
+            return False
+        parts = (self.attention, self.mlp, *(norm for norm in norms if norm is not None))
+        return all(part.is_compiled for part in parts)
 
     def __call__(
         self,
@@ -184,14 +202,21 @@ class DecoderLayer:
         at: StepBuffers = ANYWHERE,
         multiply: Multiply = Linear.__call__,
         given: Tensor | None = None,
+        states: StepStates = NO_STATES,
     ) -> Tensor | None:
         """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
         place; the same for attention's. Returns the MLP's part, for the next to take in: a norm
         adds on the way. at: where it computes, if it is compiled. multiply: what computes products,
-        but for those of experts. given: the layer's input, (tokens, traits.layer_inputs).
+        but for those of experts. given: the layer's input, (tokens, traits.layer_inputs). states:
+        of the step's rows.
         """
         normed = self.attention_norm(hidden, part, at.normed)
-        part = self.attention(normed, rotation, attend, at, multiply)
+        mixed: list[Tensor] = []
+        if self.attention is not None:
+            mixed.append(self.attention(normed, rotation, attend, at, multiply))
+        if self.state is not None:
+            mixed.append(self.state(normed, states, multiply))
+        part = mixed[0] if len(mixed) == 1 else mixed[0].add_(mixed[1])
         if self._parallel:
             part = self.mlp(normed, multiply=multiply).add_(part)
             if self._reduce is not None:
@@ -217,17 +242,25 @@ class DecoderLayer:
         hidden.mul_(self.scale)
         return None
 
+    def _mixers(self) -> Iterator[tuple[str, SelfAttention | LatentProjections | StateLayer]]:
+        """List what is before the MLP, and where its names begin."""
+        if self.attention is not None:
+            yield "self_attn", self.attention
+        if self.state is not None and self._traits.state is not None:
+            yield self._traits.state.place, self.state
+
     def adaptable(self) -> Iterator[tuple[str, Linear]]:
         """Products that adapters may add to, see `linears`."""
-        known = self.attention.linears()
+        known = [] if self.attention is None else self.attention.linears()
         if isinstance(self.mlp, MLP):
             known += [self.mlp.gate_up, self.mlp.down]
         return ((place, linear) for place, linear in self.linears() if linear in known)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """All products, in the order in which they are computed, and where their names begin."""
-        for linear in self.attention.linears():
-            yield "self_attn.", linear
+        for place, mixer in self._mixers():
+            for linear in mixer.linears():
+                yield f"{place}.", linear
         for place, linear in self.mlp.linears():
             yield f"{self._traits.mlp}.{place}", linear
         for part in (self.beside, self.input):
@@ -237,7 +270,8 @@ class DecoderLayer:
     def named_weights(self) -> NamedWeights:
         names = self._traits.norms
         yield from under(names.attention, self.attention_norm.named_weights())
-        yield from under("self_attn", self.attention.named_weights())
+        for place, mixer in self._mixers():
+            yield from under(place, mixer.named_weights())
         if self.after_attention is not None:
             yield from under(names.after_attention, self.after_attention.named_weights())
         yield from under(names.mlp, self.mlp_norm.named_weights())
@@ -249,6 +283,15 @@ class DecoderLayer:
                 yield from part.named_weights()
         if self.scale is not None:
             yield "layer_scalar", self.scale
+
+
+def _state(config: ModelConfig, layer: int, options: TensorOptions) -> StateLayer:
+    sizes, hidden, eps = config.traits.state, config.hidden_size, config.norm_eps
+    match sizes:
+        case DeltaSizes():
+            return GatedDelta(sizes, layer, hidden, eps, options)
+        case None:
+            raise ValueError(f"{config.model_type} has no states")
 
 
 def _mlp(config: ModelConfig, layer: int, options: TensorOptions) -> MLP | ExpertMLP:

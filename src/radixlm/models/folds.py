@@ -6,6 +6,8 @@ attention, residual           queries, or their norms, and what layers add are m
 norms.base                    is added
 experts.stacked               one tensor is one for each expert
 experts.paired                rows of gates come first, then those of up
+gated_queries                 rows of gates come first, then those of queries
+state                         rows come by kind, not by head
 spare_layers, spare           left out: they only propose tokens, which the model then would check
 """
 
@@ -75,6 +77,9 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     made: dict[str, Fold] = {}
     of_shape = {shape[:2]: config.of_layer(n) for n, shape in enumerate(config.kv_shapes)}
     of_attention = {shape: _attention_folds(its) for shape, its in of_shape.items()}
+    if traits.state is not None:
+        place = traits.state.place
+        of_layer |= {f"{place}.{n}.weight": Fold(order=o) for n, o in traits.state.orders().items()}
     if norms.base:
         names = (norms.attention, norms.after_attention, norms.mlp, norms.after_mlp)
         of_layer |= {f"{name}.weight": Fold(base=norms.base) for name in names if name}
@@ -113,11 +118,14 @@ def _attention_folds(config: ModelConfig) -> dict[str, Fold]:
     order, factor = _order(config), 1.0
     if traits.attention is not None:
         factor = traits.attention * math.sqrt(config.head_dim)
-    if order is None and factor == 1 and not (traits.qk_norm and traits.norms.base):
+    gated = traits.gated_queries
+    if order is None and factor == 1 and not (traits.qk_norm and traits.norms.base) and not gated:
         return {}
     made: dict[str, Fold]
     at_norms = traits.qk_norm is not None
     rows = [_of_heads(order, config.head_dim, count) for count in heads]
+    if gated:
+        rows[0] = _gates_first(order, config.head_dim, config.n_heads)
     factors = [1.0 if at_norms else factor, 1.0]
     if len(traits.qkv) == 1:
         made = {traits.qkv[0]: _together(rows, factors, config)}
@@ -170,6 +178,14 @@ def _of_heads(order: Tensor | None, head_dim: int, heads: int) -> Tensor | None:
     return (torch.arange(heads)[:, None] * head_dim + order).flatten()
 
 
+def _gates_first(order: Tensor | None, head_dim: int, heads: int) -> Tensor:
+    """The order of rows that are stored as each head's queries, then its gates."""
+    own = torch.arange(head_dim) if order is None else order
+    first = 2 * head_dim * torch.arange(heads)[:, None]
+    gates = first + head_dim + torch.arange(head_dim)
+    return torch.cat((gates.flatten(), (first + own).flatten()))
+
+
 def _together(rows: list[Tensor | None], factors: list[float], config: ModelConfig) -> Fold:
     """The changes of one tensor with queries, keys and values."""
     q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
@@ -185,12 +201,14 @@ def _together(rows: list[Tensor | None], factors: list[float], config: ModelConf
 
 class _Stack(NamedTuple):
     """A kind of tensors with all experts' weights: what each one's is, how many sizes there are,
-    and whether each is (in, out).
+    and whether each is (in, out). halves: experts can be stored one by one, too; then gate and up
+    are apart.
     """
 
     kind: str
     sizes: int
     turned: bool
+    halves: bool = False
 
 
 def _stacks(config: ModelConfig) -> dict[str, _Stack]:
@@ -199,6 +217,9 @@ def _stacks(config: ModelConfig) -> dict[str, _Stack]:
     if experts is None or not experts.stacked:
         return {}
     names = [name.removesuffix(".{}") for name in (*experts.gate_up, experts.down)]
+    if experts.stacked == "or one by one":
+        either = _Stack("weight", 3, turned=False, halves=True)
+        return dict.fromkeys((".experts.gate_up_proj", ".experts.down_proj"), either)
     if experts.stacked == "rows":
         rows = _Stack("weight", 3, turned=False)
         return dict.fromkeys((f".{name}{end}" for name in names for end in ("", ".weight")), rows)
@@ -214,7 +235,7 @@ class Folded:
         self._checkpoint, self._config = checkpoint, config
         stacks = _stacks(config)
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._parts: dict[str, tuple[str, int, bool]] = {}
+        self._parts: dict[str, tuple[str, int | tuple[int, slice], bool]] = {}
         # What was read last, of which more may be wanted.
         self._stack: tuple[str, Tensor | QuantizedWeight] | None = None
         for name, shape in checkpoint.shapes.items():
@@ -226,12 +247,25 @@ class Folded:
             if end is None or len(shape) != stacks[end].sizes:
                 self.shapes[name] = shape
                 continue
-            kind, _, turned = stacks[end]
+            kind, _, turned, halves = stacks[end]
             place = name.removesuffix(".weight").removesuffix("_bias")
+            if halves:
+                self._add_halves(name, shape, place.removesuffix("gate_up_proj"))
+                continue
             for part in range(shape[0]):
                 own = f"{place}.{part}.{kind}"
                 self.shapes[own] = shape[:0:-1] if turned else shape[1:]
                 self._parts[own] = name, part, turned
+
+    def _add_halves(self, name: str, shape: tuple[int, ...], place: str) -> None:
+        """A stack whose rows are an expert's gate, then its up; or of `down_proj`, that alone."""
+        whole = place.endswith("down_proj")
+        own = ("down_proj",) if whole else ("gate_proj", "up_proj")
+        place, size = place.removesuffix("down_proj"), shape[1] // len(own)
+        for part, (half, kind) in product(range(shape[0]), enumerate(own)):
+            its = f"{place}{part}.{kind}.weight"
+            self.shapes[its] = size, shape[2]
+            self._parts[its] = name, (part, slice(half * size, (half + 1) * size)), False
 
     def read(self, name: str) -> Tensor | QuantizedWeight:
         weight = self._checkpoint.read(name) if name not in self._parts else self._part(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from radixlm.layers.expansion import LatentSizes
+from radixlm.layers.gated_delta import DeltaSizes
 from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.mlps import Clamped
 from radixlm.memory.pools import LayerShape
@@ -53,7 +54,8 @@ class Experts(NamedTuple):
     layers: which ones have experts; empty: all.
     router, gate_up, down: names of weights, with {} for an expert's number. bias: all have one.
     stacked: one tensor has all experts' of a name, perhaps without `.weight`: (experts, out, in) in
-        rows; (experts, in, out), and biases beside it with `_bias`, in columns.
+        rows; (experts, in, out), and biases beside it with `_bias`, in columns. Or one by one: as
+        in rows, gate and up together, or each expert's by the names here.
     paired: rows of gate and up take turns. weighs_inputs: see `ExpertMLP`. beside: they are beside
         the layer's MLP, see `ExpertsBeside`.
     """
@@ -72,10 +74,14 @@ class Experts(NamedTuple):
     gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")
     down: str = "experts.{}.down_proj"
     bias: bool = False
-    stacked: Literal["", "rows", "columns"] = ""
+    stacked: Literal["", "rows", "columns", "or one by one"] = ""
     paired: bool = False
     weighs_inputs: bool = False
     beside: bool = False
+
+
+# What a layer has before its MLP.
+Mixer = Literal["attention", "state", "both", "none"]
 
 
 class Traits(NamedTuple):
@@ -102,6 +108,8 @@ class Traits(NamedTuple):
     value_norm: values are divided by their root mean square, each head.
     layer_inputs: numbers that a layer is given of each token, see `LayerInputs`; 0: none.
     layer_scale: what a layer gives is multiplied by a number of its own.
+    state: of layers that carry one from token to token. mixers: of each layer; empty: attention.
+    gated_queries: each head of queries has as many gates, whose sigmoid multiplies what it reads.
     """
 
     qkv_bias: bool = False
@@ -135,3 +143,6 @@ class Traits(NamedTuple):
     value_norm: bool = False
     layer_inputs: int = 0
     layer_scale: bool = False
+    state: DeltaSizes | None = None
+    mixers: tuple[Mixer, ...] = ()
+    gated_queries: bool = False

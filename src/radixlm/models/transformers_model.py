@@ -27,6 +27,7 @@ from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import RopeConfig, Rotation
+from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.adapter_config import CONFIG as ADAPTER
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.hf_config import EndTokens
@@ -152,6 +153,7 @@ class TransformersModel:
         attend: Attend,
         logit_rows: Tensor,
         adapted: Multiply | None = None,  # noqa: ARG002 - no adapter can be loaded for it
+        states: StepStates = NO_STATES,  # noqa: ARG002 - nor has it states
     ) -> Tensor:
         """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
         self._bridge.attend = attend

@@ -121,6 +121,18 @@ class WaitingRoom:
             if other.follows is None:
                 self._raise(other, shared)
 
+    def first_shared(self, state: RequestState) -> int:
+        """The first place after what is computed of a request where one that waits, and follows it
+        or would, goes on in another way; 0: there is none. O(1), amortised, once it has started.
+        """
+        if not state.computing:
+            shared = self.index.sharing(state.known, state.namespace, state.computed)
+            return min((self._usable(*each) for each in shared if each[0] is not state), default=0)
+        followers = self.followers.get(state, [])
+        while followers and followers[0][2].follows is not state:
+            heappop(followers)
+        return followers[0][0] if followers else 0
+
     def stop_computing(self, leader: Leader, computed: int) -> None:
         """A leader has all of its prompt, or will not have: it got as far as `computed`."""
         if not leader.computing:
@@ -164,9 +176,13 @@ class WaitingRoom:
 
     def _follow(self, state: RequestState, leader: Leader, shared: int) -> bool:
         """Let `state` follow, unless the cache holds all that it could take from the leader."""
-        usable = self.cache.round_down(min(shared, state.max_match))
+        usable = self._usable(state, shared)
         if usable <= max(state.cached, leader.committed) or usable < leader.usable_from:
             return False
         state.follows = leader
         heappush(self.followers.setdefault(leader, []), (usable, state.arrival, state))
         return True
+
+    def _usable(self, state: RequestState, shared: int) -> int:
+        """How much a waiting request could take of what it shares with another."""
+        return self.cache.round_down(min(shared, state.max_match))

@@ -89,6 +89,21 @@ _GEMMA4 = {
     "use_double_wide_mlp": True,
     "final_logit_softcapping": 6.0,
 }
+# Heads of states that several heads of values share, and sizes that are all different.
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "pad_token_id": None,
+}
+_SHARED_EXPERT = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "mistral": {"sliding_window": None},
@@ -105,13 +120,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "glm": {"pad_token_id": None},
     "glm4": {"pad_token_id": None},
     "mixtral": {"num_local_experts": 6},
-    "qwen2_moe": {
-        "num_experts": 6,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 48,
-        "mlp_only_layers": [1],
-    },
+    "qwen2_moe": {**_SHARED_EXPERT, "mlp_only_layers": [1]},
     "qwen3_moe": {
         "num_experts": 8,
         "num_experts_per_tok": 2,
@@ -119,6 +128,9 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "norm_topk_prob": True,
         "decoder_sparse_step": 2,
     },
+    "qwen3_next": {**_DELTA, **_SHARED_EXPERT, "mlp_only_layers": [1]},
+    "qwen3_5_text": _DELTA,
+    "qwen3_5_moe_text": {**_DELTA, **_SHARED_EXPERT},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 3, "pad_token_id": None},
     "granitemoe": {
         "embedding_multiplier": 3.0,
@@ -266,6 +278,8 @@ def make_checkpoint(
             if parameter.dim() == 1 or name.endswith("_bias"):
                 mean = 0.0 if name.endswith("bias") else 1.0
                 torch.nn.init.normal_(parameter, mean, 0.3)
+            if name.endswith("A_log"):
+                torch.nn.init.uniform_(parameter, -6.0, 0.0)  # some heads remember for long
             if architecture.startswith("gemma4") and name.endswith("q_norm.weight"):
                 torch.nn.init.normal_(parameter, 0.25, 0.1)  # there nothing divides scores
         for name, buffer in model.named_buffers():

@@ -29,6 +29,7 @@ from radixlm.models.families.olmo import Olmo2, Olmo3, Olmoe
 from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
 from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe
+from radixlm.models.families.qwen_next import Qwen3Next, Qwen35, Qwen35Moe
 from radixlm.models.families.seed import SeedOss
 from radixlm.models.families.smollm import SmolLM3
 from radixlm.models.families.stablelm import StableLM
@@ -81,6 +82,9 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "arcee": Arcee,
         "llama4_text": Llama4,
         "gemma4_text": Gemma4,
+        "qwen3_next": Qwen3Next,
+        "qwen3_5_text": Qwen35,
+        "qwen3_5_moe_text": Qwen35Moe,
         "gemma4_unified_text": Gemma4Unified,
     }
 )

@@ -25,11 +25,13 @@ LAZY = {
         "radixlm.memory.store_care.shrink",
         "radixlm.memory.store_care.verify",
     ],
+    "cli/check_command.py": ["radixlm.assembly.appraisal.appraise"],
     # The command that was typed, one of the places beside it.
     "cli/commands.py": [
         "named(place)",
         "radixlm.bench.bench_commands.command",
         "radixlm.cli.cache_command.command",
+        "radixlm.cli.check_command.command",
         "radixlm.cli.model_commands.chat",
         "radixlm.cli.model_commands.deploy",
         "radixlm.cli.model_commands.explain",

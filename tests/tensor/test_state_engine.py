@@ -15,7 +15,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.core.misses import MissReason
 from radixlm.core.request import RequestOutput
 from radixlm.engine import EngineCore
-from radixlm.testing.reference import greedy, load_reference, make_checkpoint
+from radixlm.testing.reference import HYBRIDS, greedy, load_reference, make_checkpoint
 from tests.invariants import check
 
 LONG = [2 + number * 7 % 60 for number in range(150)]
@@ -23,8 +23,7 @@ LONG = [2 + number * 7 % 60 for number in range(150)]
 PROMPTS = [LONG, [*LONG[:70], *range(2, 40)], [*LONG[:100], *range(9, 29)], LONG[:41]]
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
-MODELS = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next")
-QUICK = ("qwen3_5_text",)
+QUICK, SLOW = ("qwen3_5_text",), pytest.mark.slow
 
 
 class Model:
@@ -44,7 +43,9 @@ class Model:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in MODELS],
+    params=[
+        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in HYBRIDS
+    ],
 )
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(tmp_path_factory.mktemp("model"), request.param)

@@ -64,7 +64,7 @@ def test_the_tokens_of_transformers(
         ("llama4_text", {}, "'llama4_text'.* chunked_attention"),
         ("falcon", {}, "can not be replaced"),
         ("bloom", {}, "can not be replaced"),
-        ("mamba", {}, "can not be replaced"),
+        ("mamba", {}, "layers of linear_attention"),
         ("t5", {}, "no causal language model"),
         ("unheard_of", {}, "unheard_of"),
         (
@@ -123,7 +123,7 @@ def test_without_transformers_the_extra_is_named(
 ) -> None:
     folder = make_checkpoint(tmp_path, "gpt2")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ModelError, match=r"'gpt2'.*radixlm\[transformers\]"):
+    with pytest.raises(ModelError, match=r"'gpt2'.*not installed:\n.*radixlm\[transformers\]"):
         Engine(str(folder), **FLAGS)
 
 

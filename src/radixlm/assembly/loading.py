@@ -325,7 +325,7 @@ def make_model(
     """reached: the model's shape, with the context that will be used. split: which part of it."""
     if by_transformers(config, files):
         return load_foreign(files, reached, dtype, device, _choice_of_products(config))
-    checkpoint = _checkpoint(files, reached)
+    checkpoint = checkpoint_of(files, reached)
     if config.quantization and device.type != "cpu":
         raise ConfigError("--quantization is for CPUs; on a GPU weights would only lose precision")
     if config.quantization and checkpoint.is_quantized:
@@ -345,7 +345,8 @@ def make_model(
     )
 
 
-def _checkpoint(files: ModelFiles, shape: ModelConfig) -> CutCheckpoint:
+def checkpoint_of(files: ModelFiles, shape: ModelConfig) -> GGUFCheckpoint | CutCheckpoint:
+    """Open the weights that our own files compute. Raises ModelError."""
     if isinstance(files, ModelFile):
         return GGUFCheckpoint(files.gguf, shape)
     return open_checkpoint(files.path)

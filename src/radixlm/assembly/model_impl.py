@@ -12,16 +12,17 @@ import torch
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, UnsupportedModelError
 from radixlm.formats.model_files import ModelFile, ModelFiles
+from radixlm.formats.served import INSTALL
 from radixlm.models.families import ARCHITECTURES
 from radixlm.models.model_config import ModelConfig, load_config
 from radixlm.models.transformers_model import (
     TransformersModel,
+    asked_without_weights,
+    hf_text,
     load_transformers,
     transformers_config,
 )
 from radixlm.products.gemm_choice import Choose
-
-_INSTALL = "pip install 'radixlm[transformers]'"
 
 
 def by_transformers(config: EngineConfig, files: ModelFiles) -> bool:
@@ -49,6 +50,12 @@ def config_of(config: EngineConfig, files: ModelFiles) -> ModelConfig:
     return transformers_config(_library(files), files.path, files.generation_config())
 
 
+def unloaded(files: ModelFiles) -> ModelConfig:
+    """The shape of a model that transformers computes, as its modules say it. Raises ModelError."""
+    library = _library(files)
+    return asked_without_weights(library, hf_text(library, files.path), files.generation_config())
+
+
 def load_foreign(
     files: ModelFiles,
     shape: ModelConfig,
@@ -69,5 +76,5 @@ def _library(files: ModelFiles) -> Any:
         raise UnsupportedModelError(
             f"config field 'model_type' is {name!r:.200}, which has no file here (there are: "
             f"{', '.join(ARCHITECTURES)}); transformers may know it, and is not installed: "
-            f"{_INSTALL}"
+            f"{INSTALL}"
         ) from None

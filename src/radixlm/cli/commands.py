@@ -30,6 +30,10 @@ SUBCOMMANDS = {
         "radixlm.cli.model_commands:explain",
         "Tell where two requests stop sharing a prefix.",
     ),
+    "check": (
+        "radixlm.cli.check_command:command",
+        "Tell what would be served of a model, without serving.",
+    ),
     "top": ("radixlm.cli.top_command:command", "Watch a running server's cache in the terminal."),
     "cache": (
         "radixlm.cli.cache_command:command",

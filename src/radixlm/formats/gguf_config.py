@@ -12,6 +12,7 @@ from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.formats import gguf_fields as fields
 from radixlm.formats.gguf_fields import ATTENTION, FAMILIES, LLM, ROPE, Family
 from radixlm.formats.gguf_file import GGUFFile
+from radixlm.formats.gguf_tokens import special_id, tokens_of
 
 _FACTORS = f"{TENSOR_NAMES[MODEL_TENSOR.ROPE_FREQS]}.weight"
 _LONG_FACTORS = {
@@ -21,36 +22,8 @@ _LONG_FACTORS = {
 # DeepSeek V3's files of 2025 do not say in which groups its 256 experts are.
 _GROUPED = {256: (8, 4)}
 _MOST = 2**31 - 1
-_LONGEST_TEMPLATE = 4 * 2**20  # characters
-_CONTROL = 3
-# Ends of turns and texts, where they are control tokens: files name but one, models have several.
-_ENDS = frozenset(
-    [
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<end_of_turn>",
-    ]
-)
-# Where `<|end|>` ends one of an answer's messages.
-_ENDS_OF_HARMONY = frozenset(["<|return|>", "<|call|>"])
-_SAMPLING = {
-    "temperature": ("temp", float),
-    "top_p": ("top_p", float),
-    "top_k": ("top_k", int),
-    "min_p": ("min_p", float),
-    "repetition_penalty": ("penalty_repeat", float),
-}
-# A special token's name, its key, and what it is in SentencePiece's vocabularies without one.
-_SPECIAL = {
-    "bos_token": ("tokenizer.ggml.bos_token_id", 1),
-    "eos_token": ("tokenizer.ggml.eos_token_id", 2),
-    "unk_token": ("tokenizer.ggml.unknown_token_id", 0),
-    "pad_token": ("tokenizer.ggml.padding_token_id", None),
-}
+_UNTURNED = 1e29
+_VALUES = ATTENTION.VALUE_LENGTH, ATTENTION.VALUE_LENGTH_SWA
 _YARN = {
     "attention_factor": ROPE.SCALING_YARN_ATTN_FACTOR,
     "beta_fast": ROPE.SCALING_YARN_BETA_FAST,
@@ -73,7 +46,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     """The config as config.json has it. Raises CheckpointError that names the key,
     UnsupportedModelError.
     """
-    family, entries = family_of(file), _Entries(file)
+    family = family_of(file)
+    entries = _Entries(file, layered=family.layered)
     layers, spare = entries.needed(LLM.BLOCK_COUNT), entries.count(LLM.NEXTN_PREDICT_LAYERS) or 0
     plain = all(tensor.type.name == "F32" for tensor in file.tensors.values())
     config = {
@@ -82,7 +56,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         "num_nextn_predict_layers": spare,
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "dtype": "float32" if plain else "bfloat16",
-        "bos_token_id": _special_id(file, "bos_token"),
+        "bos_token_id": special_id(file, "bos_token"),
         "max_window_layers": 0,
         **family.fields,
         **entries.fields(),
@@ -94,7 +68,10 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     config["model_type"] = next(
         (name for field, name in family.instead.items() if config.get(field)), family.model_type
     )
-    config |= _latents(config, entries) if "kv_lora_rank" in config else _heads(config, entries)
+    if family.layered:
+        config |= _layers(config, entries)
+    else:
+        config |= _latents(config, entries) if "kv_lora_rank" in config else _heads(config, entries)
     if layers == family.deep:
         config["query_pre_attn_scalar"] = config["hidden_size"] / config["num_attention_heads"]
     return config | {"rope_scaling": _rope(entries, family, config)}
@@ -103,8 +80,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
 class _Entries:
     """An architecture's entries, by the keys of the `gguf` package."""
 
-    def __init__(self, file: GGUFFile) -> None:
-        self.file = file
+    def __init__(self, file: GGUFFile, *, layered: bool) -> None:
+        self.file, self._layered = file, layered
         self._architecture = file.get("general.architecture", str)
 
     def key(self, template: str) -> str:
@@ -113,22 +90,30 @@ class _Entries:
     def get(self, template: str, kind: type) -> Any:
         return self.file.get(self.key(template), kind)
 
-    def count(self, template: str) -> int | None:
-        """An integer from 0; one for each layer may be a list, if all are the same."""
+    def counts(self, template: str) -> list[int]:
+        """Integers from 0: of each layer, or one for all; none where there is no such entry."""
         key = self.key(template)
         value = self.file.metadata.get(key)
         if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
-            if (value != value[0]).any():
-                raise UnsupportedModelError(
-                    f"{self.file.path}: {key} is {value.tolist()!r:.200}, which is not supported; "
-                    "supported: the same for all layers"
-                )
-            value = int(value[0])
-        elif value is not None:
-            value = self.file.get(key, int)
-        if value is not None and not 0 <= value <= _MOST:
-            raise self.file.wrong(key, f"{value}, no size from 1 to {_MOST}")
-        return value
+            values: list[int] = value.tolist()
+        else:
+            values = [] if value is None else [self.file.get(key, int)]
+        for each in values:
+            if not 0 <= each <= _MOST:
+                raise self.file.wrong(key, f"{each}, no size from 1 to {_MOST}")
+        return values
+
+    def count(self, template: str) -> int | None:
+        """An integer from 0; of a list, with one for each layer, the one that all are, or where
+        layers may differ the first.
+        """
+        values = self.counts(template)
+        if len(set(values)) > 1 and not (self._layered and template in fields.OF_LAYERS):
+            raise UnsupportedModelError(
+                f"{self.file.path}: {self.key(template)} is {values!r:.200}, which is not "
+                "supported; supported: the same for all layers"
+            )
+        return values[0] if values else None
 
     def size(self, template: str) -> int | None:
         return self.count(template) or None
@@ -140,9 +125,16 @@ class _Entries:
             raise self.file.wrong(self.key(template), said)
         return value
 
+    def each(self, template: str) -> list[int]:
+        """Sizes of each layer."""
+        layers, values = self.needed(LLM.BLOCK_COUNT), self.counts(template)
+        values = values * layers if len(values) == 1 else values
+        if len(values) != layers or not all(values):
+            raise self.file.wrong(self.key(template), f"no list of {layers} sizes from 1")
+        return values
+
     def number(self, template: str) -> float | None:
-        """The shortest decimal of a float32: 1e-5 was stored, not 9.999999747378752e-06."""
-        return _shortest(self.get(template, float))
+        return self.file.number(self.key(template))
 
     def fields(self) -> dict[str, Any]:
         """The fields that entries are, without those that are not there."""
@@ -181,13 +173,53 @@ def _tensors(file: GGUFFile, layers: int) -> dict[str, Any]:
     return found
 
 
+def _check_values(entries: _Entries, template: str, head_dim: int) -> None:
+    """Heads of values have the size of those of keys."""
+    if entries.size(template) not in (None, head_dim):
+        raise entries.file.wrong(entries.key(template), f"not the keys', {head_dim}")
+
+
+def _layers(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
+    """The fields of models whose layers with a window have heads of another size than the others,
+    and whose last layers may be wider.
+    """
+    file, layers, kinds = entries.file, config["num_hidden_layers"], config.get("layer_types", ())
+    if len(kinds) != layers:
+        said = f"not one for each of {layers} layers"
+        raise file.wrong(entries.key(ATTENTION.SLIDING_WINDOW_PATTERN), said)
+    own = layers - config["num_kv_shared_layers"]
+    wide, heads = entries.each(LLM.FEED_FORWARD_LENGTH), entries.each(ATTENTION.HEAD_COUNT_KV)
+    twice = wide[-1] == 2 * wide[0]
+    if wide != [wide[0] * (1 + (twice and layer >= own)) for layer in range(layers)]:
+        raise UnsupportedModelError(
+            f"{file.path}: {entries.key(LLM.FEED_FORWARD_LENGTH)} is {wide!r:.200}, which is not "
+            "supported; supported: layers that share keys and values may have twice the others'"
+        )
+    sizes = entries.needed(ATTENTION.KEY_LENGTH), entries.needed(ATTENTION.KEY_LENGTH_SWA)
+    for template, size in zip(_VALUES, sizes, strict=True):
+        _check_values(entries, template, size)
+    windowed = [kind == "sliding_attention" for kind in kinds]
+    without = (f"blk.{n}.attn_v.weight" not in file.tensors for n in range(own) if not windowed[n])
+    return {
+        "head_dim": sizes[1],
+        "global_head_dim": sizes[0],
+        "per_layer_config": {
+            str(n): {"head_dim": sizes[its], "num_key_value_heads": heads[n]}
+            for n, its in enumerate(windowed)
+        },
+        "attention_k_eq_v": any(without),
+        "use_double_wide_mlp": twice,
+        "enable_moe_block": bool(config.get("num_experts")),
+        "vocab_size_per_layer_input": config["vocab_size"],
+    }
+
+
 def _heads(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     head_dim = entries.size(ATTENTION.KEY_LENGTH) or hidden // heads
     if not head_dim:
         raise entries.file.wrong(entries.key(ATTENTION.HEAD_COUNT), f"{heads}, of {hidden} numbers")
-    if entries.size(ATTENTION.VALUE_LENGTH) not in (None, head_dim):
-        raise entries.file.wrong(entries.key(ATTENTION.VALUE_LENGTH), f"not the keys', {head_dim}")
+    _check_values(entries, ATTENTION.VALUE_LENGTH, head_dim)
     turned = entries.size(ROPE.DIMENSION_COUNT) or head_dim
     return {
         "head_dim": head_dim,
@@ -227,10 +259,14 @@ def _latents(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
 
 
 def _rope(entries: _Entries, family: Family, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`factors`, which files of Llama 3.1 and later have, are what frequencies are divided by."""
+    """`factors`, which files of Llama 3.1 and later have, are what frequencies are divided by;
+    1e30 leaves nothing of one.
+    """
     file = entries.file
-    turned = config.get("qk_rope_head_dim") or round(
-        config["head_dim"] * config["partial_rotary_factor"]
+    turned = (
+        config.get("qk_rope_head_dim")
+        or config.get("global_head_dim")
+        or round(config["head_dim"] * config["partial_rotary_factor"])
     )
     kind = entries.get(ROPE.SCALING_TYPE, str) or "none"
     factor = entries.number(ROPE.SCALING_FACTOR)
@@ -247,9 +283,15 @@ def _rope(entries: _Entries, family: Family, config: Mapping[str, Any]) -> dict[
                 f"{file.path} has both {_FACTORS} and {entries.key(ROPE.SCALING_TYPE)} "
                 f"{kind!r:.80}, which is not supported; supported: one of them"
             )
-        return {"rope_type": "factors", "factors": _factors(file, _FACTORS, turned)}
+        factors = _factors(file, _FACTORS, turned)
+        turning = sum(factor < _UNTURNED for factor in factors)
+        if 0 < turning < len(factors) and len({*factors[:turning]}) == 1:
+            share = turning / len(factors)
+            by = {"factor": factors[0], "partial_rotary_factor": share}
+            return {"rope_type": "proportional", **by}
+        return {"rope_type": "factors", "factors": factors}
     if kind == "none":
-        return None
+        return {"rope_type": "default"} if family.layered else None
     scale = entries.number(ROPE.SCALING_YARN_LOG_MUL)
     scale = None if scale is None else round(scale * family.log_scale, 6)
     return {
@@ -272,79 +314,3 @@ def _factors(file: GGUFFile, name: str, turned: int) -> list[float]:
         )
     factors: list[float] = file.data(name).view("<f4").tolist()
     return factors
-
-
-def _shortest(value: float | None) -> float | None:
-    return None if value is None else float(str(np.float32(value)))
-
-
-def generation_config_of(file: GGUFFile) -> dict[str, Any]:
-    """The config as generation_config.json has it: what ends an answer, and how to draw it."""
-    ids = {
-        _special_id(file, "eos_token"),
-        _id(file, "tokenizer.ggml.eot_token_id"),
-        _id(file, "tokenizer.ggml.eom_token_id"),
-    }
-    kinds = file.metadata.get("tokenizer.ggml.token_type")
-    if isinstance(kinds, np.ndarray):
-        pairs = zip(tokens_of(file), kinds.tolist(), strict=False)
-        control = {text: at for at, (text, kind) in enumerate(pairs) if kind == _CONTROL}
-        ends = _ENDS_OF_HARMONY if control.keys() >= _ENDS_OF_HARMONY else _ENDS
-        ids |= {at for text, at in control.items() if text in ends}
-    drawn = {
-        name: file.get(f"general.sampling.{key}", kind) for name, (key, kind) in _SAMPLING.items()
-    }
-    given = {
-        name: _shortest(value) if isinstance(value, float) else value
-        for name, value in drawn.items()
-        if value is not None
-    }
-    return given | {"eos_token_id": sorted(each for each in ids if each is not None)}
-
-
-def tokenizer_config_of(file: GGUFFile) -> dict[str, Any]:
-    """The config as tokenizer_config.json has it: special tokens and chat templates."""
-    tokens = tokens_of(file)
-    ids = {name: _special_id(file, name) for name in _SPECIAL}
-    config: dict[str, Any] = {name: tokens[at] for name, at in ids.items() if at is not None}
-    templates = _templates(file)
-    if list(templates) == ["default"]:
-        return config | {"chat_template": templates["default"]}
-    if templates:
-        entries = [{"name": name, "template": text} for name, text in templates.items()]
-        config["chat_template"] = entries
-    return config
-
-
-def _templates(file: GGUFFile) -> dict[str, str]:
-    """The chat templates, by their names."""
-    key = "tokenizer.chat_template"
-    found = {}
-    for each in file.metadata:
-        if each == key or each.startswith(f"{key}."):
-            text = file.get(each, str)
-            if len(text) > _LONGEST_TEMPLATE:
-                raise file.wrong(each, f"longer than {_LONGEST_TEMPLATE} characters")
-            found[each.removeprefix(key).removeprefix(".") or "default"] = text
-    return found
-
-
-def tokens_of(file: GGUFFile) -> list[str]:
-    """The vocabulary, in the order of its ids."""
-    found = file.metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(found, list) or not found:
-        raise file.wrong("tokenizer.ggml.tokens", "not a list of texts")
-    return found
-
-
-def _special_id(file: GGUFFile, name: str) -> int | None:
-    key, default = _SPECIAL[name]
-    return _id(file, key, default if file.get("tokenizer.ggml.model", str) == "llama" else None)
-
-
-def _id(file: GGUFFile, key: str, default: int | None = None) -> int | None:
-    value: int | None = file.get(key, int, default)
-    count = len(tokens_of(file))
-    if value is not None and not 0 <= value < count:
-        raise file.wrong(key, f"{value}, no id of a vocabulary of {count} tokens")
-    return value

@@ -25,6 +25,7 @@ class Family(NamedTuple):
     fields: values of fields that files have no entry for, or may have none for.
     rope: likewise, of a stretched rotation. log_scale: 1 / what `yarn_log_multiplier` is of mscale.
     deep: with how many layers scores are divided by the root of hidden size / heads.
+    layered: layers have heads of their own sizes.
     """
 
     model_type: str
@@ -34,6 +35,7 @@ class Family(NamedTuple):
     rope: Mapping[str, Any] = MappingProxyType({})
     log_scale: float = 1.0
     deep: int = 0
+    layered: bool = False
 
 
 _LATENT = {
@@ -43,6 +45,7 @@ _LATENT = {
     "q_lora_rank": None,
     "routed_scaling_factor": 1.0,
 }
+_NO_INPUTS = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
 FAMILIES: Mapping[str, Family] = {
     "llama": Family("llama", {"num_experts": "mixtral", "sliding_window": "mistral"}, turned=True),
     "mistral3": Family(
@@ -77,6 +80,7 @@ FAMILIES: Mapping[str, Family] = {
     "gemma": Family("gemma"),
     "gemma2": Family("gemma2", deep=46),
     "gemma3": Family("gemma3_text", deep=62),
+    "gemma4": Family("gemma4_text", fields=_NO_INPUTS, layered=True),
     "gpt-oss": Family("gpt_oss", rope={"truncate": False}),
     "deepseek2": Family(
         "deepseek_v2", {"corrected": "deepseek_v3"}, fields=_LATENT, log_scale=10.0
@@ -94,7 +98,7 @@ SIZES = {
     ATTENTION.SLIDING_WINDOW: ("sliding_window",),
     ATTENTION.Q_LORA_RANK: ("q_lora_rank",),
     ATTENTION.KV_LORA_RANK: ("kv_lora_rank",),
-    LLM.EXPERT_USED_COUNT: ("num_experts_per_tok", "moe_k", "moe_topk"),
+    LLM.EXPERT_USED_COUNT: ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"),
     LLM.EXPERT_FEED_FORWARD_LENGTH: ("moe_intermediate_size",),
     LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH: ("shared_expert_intermediate_size",),
     LLM.EXPERT_GROUP_COUNT: ("n_group",),
@@ -102,6 +106,8 @@ SIZES = {
     ROPE.SCALING_ORIG_CTX_LEN: ("original_max_position_embeddings",),
 }
 COUNTS = {
+    ATTENTION.SHARED_KV_LAYERS: ("num_kv_shared_layers",),
+    LLM.EMBD_LENGTH_PER_LAYER_INP: ("hidden_size_per_layer_input",),
     LLM.EXPERT_COUNT: ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
     LLM.EXPERT_SHARED_COUNT: ("n_shared_experts", "moe_num_shared_experts"),
     LLM.LEADING_DENSE_BLOCK_COUNT: ("first_k_dense_replace", "moe_layer_start_index"),
@@ -127,6 +133,8 @@ FLAGS = {
     LLM.USE_PARALLEL_RESIDUAL: ("use_parallel_residual",),
     LLM.EXPERT_WEIGHTS_NORM: ("norm_topk_prob",),
 }
+# Of `layered` families there may be one for each layer.
+OF_LAYERS = (LLM.FEED_FORWARD_LENGTH, ATTENTION.HEAD_COUNT_KV)
 # Fields that a tensor of the first or the last layer says.
 TENSORS = {
     "attn_q.bias": ("attention_bias", "qkv_bias", "use_bias", "use_qkv_bias"),

@@ -153,6 +153,11 @@ class GGUFFile:
             raise self.wrong(key, f"{value!r:.80}, not of type {kind.__name__}")
         return value
 
+    def number(self, key: str) -> float | None:
+        """The shortest decimal of a float32: 1e-5 was stored, not 9.999999747378752e-06."""
+        value: float | None = self.get(key, float)
+        return None if value is None else float(str(np.float32(value)))
+
     def wrong(self, what: str, text: str) -> CheckpointError:
         """what: a key or a tensor, and text what is wrong, to be read after it."""
         return CheckpointError(f"{self.path}: {what!r:.200} is {text}")

@@ -11,8 +11,10 @@ from typing import Any
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.files import read_json_object
-from radixlm.formats.gguf_config import config_of, generation_config_of, tokenizer_config_of
+from radixlm.formats.gguf_config import config_of
 from radixlm.formats.gguf_file import GGUFFile
+from radixlm.formats.gguf_tokens import generation_config_of, tokenizer_config_of
+from radixlm.formats.text_part import text_config
 from radixlm.formats.weight_files import main_dtype, weight_files
 
 _LONGEST_NAME = 100
@@ -29,8 +31,8 @@ class ModelFolder:
         return self.path.resolve().name
 
     def config(self) -> Mapping[str, Any]:
-        """The config, with the weights' own type where it names none. Raises CheckpointError where
-        there is none, or it cannot be read.
+        """The config of the model's text, with the weights' own type where it names none. Raises
+        CheckpointError where there is none, or it cannot be read.
         """
         return self._config
 
@@ -45,7 +47,7 @@ class ModelFolder:
             raise CheckpointError(
                 f"{self.path} has no config.json; is it a Hugging Face model folder?"
             )
-        config = read_json_object(path)
+        config = text_config(read_json_object(path))
         named = [config.get(name) for name in ("dtype", "torch_dtype")]
         if all(each in (None, "auto") for each in named):
             config |= {"dtype": main_dtype(self.path), "torch_dtype": None}

@@ -9,10 +9,11 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.files import open_regular, read_json_object
+from radixlm.formats.text_part import has_other_parts, text_names
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -59,14 +60,16 @@ def _stamp_of(path: Path) -> Stamp:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, as its index has them if there is one.
+    """The safetensors files of a folder, as its index has them if there is one; of a model of more
+    than text those with its text.
 
     Raises CheckpointError for missing files, and for names that lead out of the folder.
     """
     if (folder / _SINGLE).is_file():
         return [folder / _SINGLE]
     if (indexed := weight_map(folder)) is not None:
-        return sorted(set(indexed.values()))
+        wanted = text_tensors(folder)
+        return sorted({path for name, path in indexed.items() if wanted is None or name in wanted})
     pickles = [path.name for path in sorted(folder.glob("*")) if path.suffix in _PICKLES]
     if pickles:
         raise CheckpointError(
@@ -99,16 +102,38 @@ def main_dtype(folder: Path) -> str | None:
     """The type in floats that most of a model's first file is in; None: there is no such file."""
     found: Counter[str] = Counter()
     try:
-        with open_regular(weight_files(folder)[0]) as file:
-            length = min(int.from_bytes(file.read(8), "little"), _MOST_OF_HEADER)
-            header = json.loads(file.read(length))
-        for tensor in header.values():
+        for tensor in _header(weight_files(folder)[0]).values():
             if (dtype := _DTYPES.get(tensor.get("dtype"))) is not None:
                 first, stop = tensor["data_offsets"]
                 found[dtype] += stop - first
     except (CheckpointError, OSError, ValueError, RecursionError, AttributeError, LookupError):
         return None  # loading it will say what is wrong
     return found.most_common(1)[0][0] if found else None
+
+
+def text_tensors(folder: Path) -> dict[str, str] | None:
+    """The tensors of the text of a model of more, and their names in a model of text alone; None:
+    all are a text's, by their own names. Raises CheckpointError as `weight_files`.
+    """
+    config = folder / "config.json"
+    if not config.is_file() or not has_other_parts(read_json_object(config)):
+        return None
+    if (indexed := weight_map(folder)) is not None:
+        return text_names(indexed)
+    try:
+        return text_names(_header(weight_files(folder)[0]))
+    except (OSError, ValueError, RecursionError):
+        return {}  # loading it will say what is wrong
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """Header of a safetensors file, by tensor. Raises OSError, ValueError, RecursionError."""
+    with open_regular(path) as file:
+        length = min(int.from_bytes(file.read(8), "little"), _MOST_OF_HEADER)
+        header = json.loads(file.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    return header
 
 
 def _leaves_the_folder(name: str) -> bool:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -23,9 +24,8 @@ from torch import Tensor
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.files import parsed_object
 from radixlm.models.config_fields import Fields, Size, read, supported
-from radixlm.models.cuts import Cut
-from radixlm.models.quantized_parts import Types, check_part, check_type, typed
-from radixlm.models.safetensors_files import FLOATS, StoredTensor, survey
+from radixlm.models.quantized_parts import Types, WeightInParts, check_part, taken, typed
+from radixlm.models.safetensors_files import StoredTensor
 from radixlm.products.quantized import LEVELS, MIDDLE, QuantizedWeight
 
 _STATE = ".quant_state.bitsandbytes__"
@@ -71,61 +71,30 @@ class _State(Fields):
         scales, codes = (
             each.view(outputs, -1) for each in (scales[first // self.blocksize], codes)
         )
-        weight = QuantizedWeight(codes, scales, None, 4, 0, self.quant_type)
-        weight.check(name)
-        return weight
+        return QuantizedWeight(codes, scales, None, 4, 0, self.quant_type)
 
 
-class _Quantized(NamedTuple):
-    state: _State
-    stored: Mapping[str, StoredTensor]
-
-
-class BitsAndBytesCheckpoint:
-    """A folder of safetensors files with some weights in 4 bits, see `Checkpoint`; which they are
-    the tensors say. The types and shapes of all are checked before any is read.
-    """
-
-    is_quantized = True
-
-    def __init__(self, folder: Path) -> None:
-        self.where = str(folder)
-        self._plain = survey(folder, (*FLOATS, "U8"))
-        self._quantized: dict[str, _Quantized] = {}
-        for name in [name for name in self._plain if _STATE in name]:
-            self._take(name, self._plain.pop(name))
-        for name, tensor in self._plain.items():
-            check_type(name, tensor, FLOATS)
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        plain = {name: tensor.shape for name, tensor in self._plain.items()}
-        return plain | {name: its.state.shape for name, its in self._quantized.items()}
-
-    def read(self, name: str) -> Tensor | QuantizedWeight:
-        if name not in self._quantized:
-            return self._plain[name].read(name)
-        state, stored = self._quantized[name]
-        return state.weight(name, {part: each.read(name + part) for part, each in stored.items()})
-
-    def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
-        if name in self._quantized:
-            return cut.of(name, self.read(name))
-        return self._plain[name].read_cut(name, cut)
-
-    def _take(self, place: str, tensor: StoredTensor) -> None:
-        """A weight with its parts, from the plain tensors. place: the name of its state."""
-        check_part(place, tensor, typed(("U8",), (min(math.prod(tensor.shape), _MOST_STATE),)))
+def in_4_bits(stored: dict[str, StoredTensor]) -> dict[str, WeightInParts]:
+    """Take the weights in 4 bits, and their parts, from a folder's tensors."""
+    found = {}
+    for place in [name for name in stored if _STATE in name]:
         name, kind = place.split(_STATE)
-        content = parsed_object(Path(place), tensor.read(place).numpy().tobytes())
-        state = read(_State, {**content, "quant_type": kind}, f"{place}.")
-        stored = {}
-        for part, types in state.parts().items():
-            if (its := self._plain.pop(name + part, None)) is None:
-                raise CheckpointError(f"tensor {name + part!r} is missing: {place!r} needs it")
-            check_part(name + part, its, types)
-            stored[part] = its
-        self._quantized[name] = _Quantized(state, stored)
+        state = _state_of(place, kind, stored.pop(place))
+        parts = {
+            part: taken(stored, name + part, place, types) for part, types in state.parts().items()
+        }
+        found[name] = WeightInParts(state.shape, partial(_weight, name, state, parts))
+    return found
+
+
+def _weight(name: str, state: _State, parts: Mapping[str, StoredTensor]) -> QuantizedWeight:
+    return state.weight(name, {part: tensor.read() for part, tensor in parts.items()})
+
+
+def _state_of(place: str, kind: str, tensor: StoredTensor) -> _State:
+    check_part(place, tensor, typed(("U8",), (min(math.prod(tensor.shape), _MOST_STATE),)))
+    content = parsed_object(Path(place), tensor.read().numpy().tobytes())
+    return read(_State, {**content, "quant_type": kind}, f"{place}.")
 
 
 class Int8:
@@ -151,6 +120,4 @@ class Int8:
             raise CheckpointError(f"tensor {name!r} is not stored by rows; save it anew")
         codes = parts["weight"].view(torch.uint8) + MIDDLE[8]
         scales = parts["SCB"].unsqueeze(1) / 127
-        weight = QuantizedWeight(codes, scales, None, 8, MIDDLE[8])
-        weight.check(name)
-        return weight
+        return QuantizedWeight(codes, scales, None, 8, MIDDLE[8])

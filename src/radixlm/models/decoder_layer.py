@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from radixlm.attention.attend import Attend
 from radixlm.layers.experts import (
@@ -64,20 +65,25 @@ class SelfAttention:
         sizes: tuple[int, ...] = (q, kv, kv) if len(traits.qkv) == 3 else (q + 2 * kv,)
         # A layer that reads another's keys and values has none; values that are keys no product.
         self._repeated = kv if layer in traits.values_are_keys and not reads else 0
+        self._head_dim, self._value_dim = config.head_dim, traits.value_dim
+        if traits.value_dim:
+            sizes = q, kv, config.n_kv_heads * traits.value_dim
         sizes = sizes[: 1 if reads else 2 if self._repeated else 3]
         # What is read of a token is weighed by gates that stand before its queries.
         self._gates = q if traits.gated_queries else 0
         sizes = (sizes[0] + self._gates, *sizes[1:])
         parts = dict(zip(traits.qkv, sizes, strict=False))
         self.qkv = Linear(hidden, parts, options, bias=traits.qkv_bias)
-        self.output = Linear(q, {"o_proj": hidden}, options, bias=traits.output_bias)
+        made = config.n_heads * (traits.value_dim or config.head_dim)
+        self.output = Linear(made, {"o_proj": hidden}, options, bias=traits.output_bias)
         # The norm that attention knows, and what is done before it.
         self.norm: QueryKeyNorm | None = None
         self.before: RowNorm | HeadNorms | ValueNorm | None = None
         if traits.value_norm and not reads:
             self.before = ValueNorm(kv, config.head_dim, config.norm_eps)
         exact = TensorOptions(torch.float32, options.device)
-        self.sinks = exact.empty(config.n_heads) if traits.sinks else None
+        self.sinks = exact.empty(config.n_heads) if layer in traits.sinks else None
+        self._sinks_name = traits.sinks_name
         heads, size, eps = (config.n_heads, config.n_kv_heads), config.head_dim, config.norm_eps
         norms = traits.qk_norm
         if norms is None or (norms.layers and not norms.layers[layer]):
@@ -96,7 +102,8 @@ class SelfAttention:
     @property
     def is_compiled(self) -> bool:
         """Whether it is nothing but calls of workers, attention left out."""
-        alone = self.before is None and not self._repeated and not self._gates
+        changed = self._repeated or self._value_dim or self._gates
+        alone = self.before is None and not changed
         return alone and self.qkv.is_compiled and self.output.is_compiled
 
     def __call__(
@@ -117,10 +124,22 @@ class SelfAttention:
             qkv = torch.cat((qkv, qkv[:, -self._repeated :]), dim=1)
         if self.before is not None:
             self.before(qkv)
+        if self._value_dim:
+            qkv = self._with_zeros(qkv)
         answers = attend(self.layer, qkv, rotation, self.norm, self.sinks)
+        if self._value_dim:
+            answers = answers.unflatten(1, (-1, self._head_dim))[..., : self._value_dim].flatten(1)
         if self._gates:
             answers = answers * gates.sigmoid()
         return multiply(self.output, answers, at.part)
+
+    def _with_zeros(self, qkv: Tensor) -> Tensor:
+        """Append zeros to each head of values, which is then as large as one of keys."""
+        *before, width = self.qkv.parts.values()
+        rest, values = qkv.split((sum(before), width), dim=1)
+        values = values.unflatten(1, (-1, self._value_dim))
+        values = functional.pad(values, (0, self._head_dim - self._value_dim))
+        return torch.cat((rest, values.flatten(1)), dim=1)
 
     def linears(self) -> list[Linear]:
         """The projections in the order in which they are computed."""
@@ -133,7 +152,7 @@ class SelfAttention:
             if norm is not None:
                 yield from norm.named_weights()
         if self.sinks is not None:
-            yield "sinks", self.sinks
+            yield self._sinks_name, self.sinks
 
 
 class DecoderLayer:

@@ -91,7 +91,7 @@ class Float8:
         group = math.gcd(wide, inputs)
         if wide:
             scales = scales.repeat_interleave(wide // group, 1)[:, : inputs // group]
-        return _checked(name, QuantizedWeight(codes, scales.contiguous(), None, 8, 0, "e4m3"))
+        return QuantizedWeight(codes, scales.contiguous(), None, 8, 0, "e4m3")
 
 
 class Float4:
@@ -119,7 +119,7 @@ class Float4:
             **_unread(),
         }
 
-    def weight(self, name: str, parts: Mapping[str, Tensor]) -> QuantizedWeight:
+    def weight(self, name: str, parts: Mapping[str, Tensor]) -> QuantizedWeight:  # noqa: ARG002
         scales = parts["weight_scale"]
         if scales.dtype == torch.uint8:
             scales = scales.view(torch.float8_e8m0fnu)
@@ -127,16 +127,11 @@ class Float4:
         if self._overall:
             overall = parts[self._overall].view(1)
             scales = scales / overall if self._divides else scales * overall
-        return _checked(name, from_e2m1(parts[self.codes], scales.contiguous()))
+        return from_e2m1(parts[self.codes], scales.contiguous())
 
 
 def _unread() -> dict[str, Types]:
     return dict.fromkeys(_UNREAD, typed(_FLOATS, (), (1,)))
-
-
-def _checked(name: str, weight: QuantizedWeight) -> QuantizedWeight:
-    weight.check(name)
-    return weight
 
 
 class _Fp8Config(Fields):

@@ -2,7 +2,7 @@
 
 traits                        weights
 interleaved, share of rope    rows of queries and keys: what turns together stands half a head apart
-attention, residual           queries, or their norms, and what layers add are multiplied
+attention, residual, values   queries, or their norms, and what layers add are multiplied
 norms.base                    is added
 experts.stacked               one tensor is one for each expert
 experts.paired                rows of gates come first, then those of up
@@ -65,10 +65,12 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     """The changes by the names of weights; empty for Llama and its like."""
     traits, norms = config.traits, config.traits.norms
     of_layer: dict[str, Fold] = {}
-    if traits.residual != 1:
-        # What experts give is multiplied by their router.
-        for name in ("self_attn.o_proj", f"{traits.mlp}.{traits.down}"):
-            of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(traits.residual))
+    # What experts give is multiplied by their router.
+    added = {f"{traits.mlp}.{traits.down}": traits.residual}
+    added["self_attn.o_proj"] = traits.residual * traits.values
+    for name, factor in added.items():
+        if factor != 1:
+            of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(factor))
     if traits.experts is not None and traits.experts.paired:
         order = torch.arange(2 * traits.experts.size).view(-1, 2).t().flatten()
         for number, name in product(range(traits.experts.number), traits.experts.gate_up):
@@ -201,13 +203,13 @@ def _together(rows: list[Tensor | None], factors: list[float], config: ModelConf
 
 class _Stack(NamedTuple):
     """A kind of tensors with all experts' weights: what each one's is, how many sizes there are,
-    and whether each is (in, out). halves: experts can be stored one by one, too; then gate and up
-    are apart.
+    and whether each is (in, out): these sizes, where only they tell. halves: experts can be stored
+    one by one, too; then gate and up are apart.
     """
 
     kind: str
     sizes: int
-    turned: bool
+    turned: bool | tuple[int, int]
     halves: bool = False
 
 
@@ -223,6 +225,9 @@ def _stacks(config: ModelConfig) -> dict[str, _Stack]:
     if experts.stacked == "rows":
         rows = _Stack("weight", 3, turned=False)
         return dict.fromkeys((f".{name}{end}" for name in names for end in ("", ".weight")), rows)
+    if experts.stacked == "either":
+        ways = [(config.hidden_size, 2 * experts.size), (experts.size, config.hidden_size)]
+        return {f".{name}": _Stack("weight", 3, way) for name, way in zip(names, ways, strict=True)}
     weights = {f".{name}": _Stack("weight", 3, turned=True) for name in names}
     return weights | {f".{name}_bias": _Stack("bias", 2, turned=False) for name in names}
 
@@ -247,7 +252,8 @@ class Folded:
             if end is None or len(shape) != stacks[end].sizes:
                 self.shapes[name] = shape
                 continue
-            kind, _, turned, halves = stacks[end]
+            kind, _, way, halves = stacks[end]
+            turned = way if isinstance(way, bool) else shape[1:] == way
             place = name.removesuffix(".weight").removesuffix("_bias")
             if halves:
                 self._add_halves(name, shape, place.removesuffix("gate_up_proj"))

@@ -41,6 +41,11 @@ _JOINED = {
     "kv_b_proj": (MODEL_TENSOR.ATTN_K_B, MODEL_TENSOR.ATTN_V_B),
 }
 _HEADS = ("q_proj", "k_proj", "v_proj")
+# By the ends of names: weights that are called the scale of a tensor.
+_SCALES = {
+    "router.scale": MODEL_TENSOR.FFN_GATE_INP,
+    "router.per_expert_scale": MODEL_TENSOR.FFN_DOWN_EXP,
+}
 # What configs say (`gguf_config`), or say anyway.
 _NOT_READ = re.compile(r"(rope_\w+|blk\.\d+\.attn_rot_embd)\.weight", re.ASCII)
 
@@ -61,7 +66,8 @@ class GGUFCheckpoint:
     """See `Checkpoint`. config: of the model that the file describes."""
 
     def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
-        """A tensor that is no weight of the model keeps its name, so that a loader names it.
+        """A tensor that is no weight of the model keeps its name, so that a loader names it; those
+        that are not read are `unused`.
         Raises CheckpointError for parts that do not fit together.
         """
         self.where = str(file.path)
@@ -79,9 +85,14 @@ class GGUFCheckpoint:
                 # Files leave sizes of 1 out.
                 same = [size for size in wanted if size > 1] == list(shape)
                 self.shapes[name] = wanted if same else shape
-        used = {tensor for place in self._places.values() for tensor in place.tensors}
+        spare = [self._find(f"{place}weight") for place in config.traits.spare]
+        places = [*self._places.values(), *(place for place in spare if place is not None)]
+        used = {tensor for place in places for tensor in place.tensors}
+        self.unused: list[str] = []
         for name, tensor in file.tensors.items():
-            if name not in used and not _NOT_READ.fullmatch(name) and not self._is_spare(name):
+            if _NOT_READ.fullmatch(name) or self._is_spare(name):
+                self.unused.append(name)
+            elif name not in used:
                 self.shapes[name] = tensor.shape
 
     @property
@@ -124,6 +135,10 @@ class GGUFCheckpoint:
             layer, parts[2] = parts[2], "0"
             part = next((int(each) for each in parts[3:] if each.isdecimal()), None)
             parts = [*parts[:3], *(each for each in parts[3:] if not each.isdecimal())]
+        scaled = _SCALES.get(".".join(parts[-2:]))
+        if scaled is not None:
+            tensor = f"{TENSOR_NAMES[scaled].format(bid=layer)}.scale"
+            return _Source((tensor,)) if self._has(tensor, None) else None
         own = self._map.get_name(".".join(parts).removesuffix(".norms"))
         if own is not None:
             tensor = f"{own.replace('blk.0.', f'blk.{layer}.')}.{end}"

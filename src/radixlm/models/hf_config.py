@@ -57,7 +57,6 @@ class RopeFields(Fields):
     """
 
     partial_rotary_factor: Share | None = None
-    mrope_section: Annotated[None, supported("positions of text only")] = None
     rope_type: Any = None
     type: Any = None
     rope_theta: Number | None = None
@@ -95,7 +94,7 @@ class HFConfig(EndTokens):
     rope_theta: Number
     rope_scaling: RopeFields | None = None
     rope_parameters: RopeFields | None = None
-    tie_word_embeddings: Flag
+    tie_word_embeddings: Flag = False
     dtype: _Dtype = Field("float32", validation_alias=AliasChoices("dtype", "torch_dtype"))
     bos_token_id: Annotated[_TokenId | None, supported("token ids")] = None
 

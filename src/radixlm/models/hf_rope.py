@@ -103,7 +103,7 @@ def _scaling(config: HFConfig, rope: RopeFields, place: str) -> tuple[Scaling | 
     )
     scaling: Scaling | None = None
     match rope.rope_type or rope.type or "default":
-        case "default":
+        case "default" | "mrope":  # of a text all three positions are one
             pass
         case str(kind) if kind in config.long_ropes:
             fields = read(_Long, rope.model_extra, place)

@@ -51,11 +51,11 @@ def load_model(
     """
     config = _with_own_head(checkpoint, config)
     folded = Folded(checkpoint, config)
-    wanted = _matched(folded, config)
+    wanted = matched(folded, config)
     if split is not None:
         config, whole = part_of(config, split.rank, split.size), config
         folded = Folded(PartCheckpoint(checkpoint, whole, split), config)
-        wanted = _matched(folded, config)
+        wanted = matched(folded, config)
     try:
         model = CausalLM(config, dtype=dtype, device=device, split=split)
     except (RuntimeError, MemoryError) as error:
@@ -130,7 +130,7 @@ def _with_own_head(checkpoint: Checkpoint, config: ModelConfig) -> ModelConfig:
     return replace(config, tie_word_embeddings=False)
 
 
-def _matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
+def matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     """The stored tensors that fill the weights: each exactly once and of the right shape."""
     stored = checkpoint.shapes
     weights = described(config, len(stored))

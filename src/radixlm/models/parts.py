@@ -53,8 +53,8 @@ def check_parts(config: ModelConfig, size: int) -> None:
     """Raise ConfigError, with the field, where a model can not be parted into this many ranks."""
     if config.traits.shapes:
         raise ConfigError(
-            f"--tp-size {size} is for models whose layers have heads of one size, which those of "
-            f"{config.model_type} do not: leave it out"
+            f"--tp-size {size} is for models whose layers all have the same heads of keys, which "
+            f"those of {config.model_type} have not: leave it out"
         )
     keys, heads = config.n_kv_heads, config.n_heads
     if config.traits.latents is not None:

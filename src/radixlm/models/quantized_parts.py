@@ -12,7 +12,7 @@ order of its own. Everywhere weight = scale * (code - zero point).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, Protocol
 
 import torch
@@ -65,9 +65,14 @@ class Scheme(NamedTuple):
         scales, offsets = scales.float().contiguous(), None
         if zero_points is not None:
             offsets = (scales * (middle - zero_points.float())).contiguous()
-        weight = QuantizedWeight(codes.contiguous(), scales, offsets, self.bits, middle)
-        weight.check(name)
-        return weight
+        return QuantizedWeight(codes.contiguous(), scales, offsets, self.bits, middle)
+
+
+class WeightInParts(NamedTuple):
+    """A weight (out, in) of several tensors. read: makes it; raises CheckpointError."""
+
+    shape: tuple[int, int]
+    read: Callable[[], QuantizedWeight]
 
 
 class Packing(Protocol):
@@ -107,6 +112,16 @@ def check_part(name: str, tensor: StoredTensor, types: Types) -> None:
             f"tensor {name!r} has shape {tensor.shape}; with the codes' shape and config.json it "
             f"should be {shapes[0]}"
         )
+
+
+def taken(stored: dict[str, StoredTensor], name: str, needed_by: str, types: Types) -> StoredTensor:
+    """A part of a weight, taken from the tensors. Raises CheckpointError as `check_part`, and where
+    it is missing.
+    """
+    if (tensor := stored.pop(name, None)) is None:
+        raise CheckpointError(f"tensor {name!r} is missing: {needed_by!r} needs it")
+    check_part(name, tensor, types)
+    return tensor
 
 
 def check_type(name: str, tensor: StoredTensor, types: Collection[str]) -> None:

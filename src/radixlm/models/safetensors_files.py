@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, counted
 from radixlm.formats.files import open_regular
-from radixlm.formats.weight_files import weight_files, weight_map
+from radixlm.formats.weight_files import text_tensors, weight_files, weight_map
 from radixlm.models.cuts import Cut
 from radixlm.products.quantized import QuantizedWeight
 
@@ -29,6 +30,8 @@ _STRAY = re.compile(
     r"(.*\.)?(rotary_emb\.\w+|[kvq]_scale|kv_scale|position_ids|masked_bias)"
     r"|(model\.)?(mtp|v_head|value_head)\..*"
 )
+
+_DIGITS = re.compile(r"\d+", re.ASCII)
 
 
 class Checkpoint(Protocol):
@@ -63,31 +66,39 @@ class CutCheckpoint(Checkpoint, Protocol):
 
 
 class StoredTensor(NamedTuple):
-    """The place of a tensor, its shape in elements, and its type by safetensors' name."""
+    """The place of a tensor, its name there, its shape in elements, and its type by safetensors'
+    name.
+    """
 
     shard: Path
+    name: str
     shape: tuple[int, ...]
     dtype: str
 
-    def read(self, name: str) -> Tensor:
+    @property
+    def nbytes(self) -> int:
+        bits = _DIGITS.search(self.dtype)
+        return math.prod(self.shape) * (8 if bits is None else int(bits[0])) // 8
+
+    def read(self) -> Tensor:
         # Opened anew for each tensor: a handle keeps every page that was read through it
         # mapped, so at its end a second copy of the shard would be resident.
         with open_shard(self.shard) as file:
-            tensor: Tensor = file.get_tensor(name)
+            tensor: Tensor = file.get_tensor(self.name)
             return tensor
 
-    def read_cut(self, name: str, cut: Cut) -> Tensor:
+    def read_cut(self, cut: Cut) -> Tensor:
         """No more than the part, from the file's mapped memory."""
         before = (slice(None),) * cut.dim
         with open_shard(self.shard) as file:
-            lazy = file.get_slice(name)
+            lazy = file.get_slice(self.name)
             parts = [lazy[(*before, slice(start, stop))] for start, stop in cut.stretches]
         return torch.cat(parts, cut.dim) if len(parts) > 1 else parts[0]
 
-    def read_part(self, name: str, part: int) -> Tensor:
+    def read_part(self, part: int) -> Tensor:
         """Read a part of the first dimension."""
         with open_shard(self.shard) as file:
-            tensor: Tensor = file.get_slice(name)[part]
+            tensor: Tensor = file.get_slice(self.name)[part]
             return tensor
 
 
@@ -105,33 +116,44 @@ class PlainCheckpoint:
         return {name: tensor.shape for name, tensor in self._stored.items()}
 
     def read(self, name: str) -> Tensor:
-        return self._stored[name].read(name)
+        return self._stored[name].read()
 
     def read_cut(self, name: str, cut: Cut) -> Tensor:
-        return self._stored[name].read_cut(name, cut)
+        return self._stored[name].read_cut(cut)
 
 
 def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTensor]:
-    """Every tensor of the checkpoint by name, in the order of the files. dtypes: those that it may
-    have, by safetensors' names.
-
-    Where there is an index, a tensor is in the shard that this names. Stray ones are left out, with
-    a line in the log. Raises CheckpointError for missing, unreadable or truncated files, files
-    outside of the folder, and tensors of other types.
-    """
-    found: dict[str, StoredTensor] = {}
-    stray = []
-    indexed = weight_map(folder)
-    for shard in weight_files(folder):
-        with open_shard(shard) as file:
-            for name in file.keys():  # noqa: SIM118 - a handle, not a dict
-                if _STRAY.fullmatch(name):
-                    stray.append(name)
-                elif indexed is None or indexed.get(name) == shard:
-                    found[name] = _stored(shard, name, file.get_slice(name), dtypes)
+    """Survey the checkpoint as `surveyed`, with a line in the log on what is left out."""
+    found, stray = surveyed(folder, dtypes)
     if stray:
         _logger.info("not needed, and not read: %s", listed(stray))
     return found
+
+
+def surveyed(
+    folder: Path, dtypes: Collection[str] = ()
+) -> tuple[dict[str, StoredTensor], list[str]]:
+    """Every tensor of the checkpoint by name, in the order of the files; and the names of those
+    that are left out: stray ones, and those of what is no text. dtypes: those that tensors may
+    have, by safetensors' names; empty: any.
+
+    Where there is an index, a tensor is in the shard that this names. Raises CheckpointError for
+    missing, unreadable or truncated files, files outside of the folder, and tensors of other types.
+    """
+    found: dict[str, StoredTensor] = {}
+    stray = []
+    indexed, wanted = weight_map(folder), text_tensors(folder)
+    for shard in weight_files(folder):
+        with open_shard(shard) as file:
+            for stored in file.keys():  # noqa: SIM118 - a handle, not a dict
+                name = stored if wanted is None else wanted.get(stored)
+                if name is None or _STRAY.fullmatch(name):
+                    stray.append(stored)
+                elif indexed is None or indexed.get(stored) == shard:
+                    found[name] = _stored(shard, stored, file.get_slice(stored), dtypes)
+    # Those of shards that have no text, which are not opened.
+    read = {*stray, *(its.name for its in found.values())}
+    return found, stray + [name for name in indexed or () if name not in read]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -143,11 +165,11 @@ def listed(names: Sequence[str]) -> str:
 
 def _stored(shard: Path, name: str, header: Any, dtypes: Collection[str]) -> StoredTensor:
     dtype = header.get_dtype()
-    if dtype not in dtypes:
+    if dtypes and dtype not in dtypes:
         raise CheckpointError(
             f"tensor {name!r} in {shard.name} is of type {dtype}; supported: {', '.join(dtypes)}"
         )
-    return StoredTensor(shard, tuple(header.get_shape()), dtype)
+    return StoredTensor(shard, name, tuple(header.get_shape()), dtype)
 
 
 @contextmanager

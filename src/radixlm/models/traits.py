@@ -54,8 +54,9 @@ class Experts(NamedTuple):
     layers: which ones have experts; empty: all.
     router, gate_up, down: names of weights, with {} for an expert's number. bias: all have one.
     stacked: one tensor has all experts' of a name, perhaps without `.weight`: (experts, out, in) in
-        rows; (experts, in, out), and biases beside it with `_bias`, in columns. Or one by one: as
-        in rows, gate and up together, or each expert's by the names here.
+        rows; (experts, in, out), and biases beside it with `_bias`, in columns; the shapes tell
+        which, in either. Or one by one: as in rows, gate and up together, or each expert's by the
+        names here.
     paired: rows of gate and up take turns. weighs_inputs: see `ExpertMLP`. beside: they are beside
         the layer's MLP, see `ExpertsBeside`.
     """
@@ -74,7 +75,7 @@ class Experts(NamedTuple):
     gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")
     down: str = "experts.{}.down_proj"
     bias: bool = False
-    stacked: Literal["", "rows", "columns", "or one by one"] = ""
+    stacked: Literal["", "rows", "columns", "either", "or one by one"] = ""
     paired: bool = False
     weighs_inputs: bool = False
     beside: bool = False
@@ -98,13 +99,14 @@ class Traits(NamedTuple):
     embedding, residual, logits: what they are multiplied by; residual: what layers add.
     attention: what scores are multiplied by; None: 1 / sqrt(head_dim).
     score_cap, logits_cap: neither is above it, see `capped` of `kernels.dots`; 0: there is none.
-    sinks: each head has a score that gives its weight to nothing.
+    sinks: layers in which each head has a score that gives its weight to nothing, sinks_name.
     latents: keys and values are made of a row that all heads have together; None: they are not.
     spare_layers: layers that checkpoints have after the last one, which predict further tokens.
         spare: where names of such weights begin that are elsewhere.
     shapes: heads of keys and values of each layer; empty: all have those of the config. mlp_sizes:
         of each layer's MLP; empty: as the config says.
     values_are_keys: layers, from 0, whose values are their keys before norm and rotation.
+    value_dim: size of a head of values; 0: that of keys. values: what they are multiplied by.
     value_norm: values are divided by their root mean square, each head.
     layer_inputs: numbers that a layer is given of each token, see `LayerInputs`; 0: none.
     layer_scale: what a layer gives is multiplied by a number of its own.
@@ -133,13 +135,16 @@ class Traits(NamedTuple):
     attention: float | None = None
     score_cap: float = 0.0
     logits_cap: float = 0.0
-    sinks: bool = False
+    sinks: frozenset[int] = frozenset()
+    sinks_name: str = "sinks"
     latents: LatentSizes | None = None
     spare_layers: int = 0
     spare: tuple[str, ...] = ()
     shapes: tuple[LayerShape, ...] = ()
     mlp_sizes: tuple[int, ...] = ()
     values_are_keys: frozenset[int] = frozenset()
+    value_dim: int = 0
+    values: float = 1.0
     value_norm: bool = False
     layer_inputs: int = 0
     layer_scale: bool = False

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from radixlm.attention.attend import Attend
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.formats.weight_files import text_tensors
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import RopeConfig, Rotation
@@ -37,7 +39,7 @@ from radixlm.models.transformers_modules import replace_modules
 from radixlm.products.gemm_choice import Choose
 
 # What it is called in transformers' table of attention functions.
-_NAME = "radixlm"
+NAME = "radixlm"
 # Rotations that change with the longest position of a step: keys that are cached would be wrong.
 _CHANGING = ("dynamic", "longrope")
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -57,6 +59,7 @@ class _AttentionCall(NamedTuple):
     dims: tuple[int, int]
     window: int | None
     cap: float
+    causal: bool
     others: tuple[str, ...]
 
 
@@ -109,6 +112,7 @@ def _noted(layer: int, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Any])
         (k.shape[3], v.shape[3]),
         more.get("sliding_window"),
         float(more.get("softcap") or 0),
+        more.get("is_causal") is not False,
         tuple(others),
     )
 
@@ -127,6 +131,7 @@ def _attention(
     """
     if attention_mask is not None:
         more["attention_mask"] = attention_mask
+    more.setdefault("is_causal", getattr(module, "is_causal", True))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     bridge: _Bridge = module.radixlm
     return bridge(module.layer_idx, query, key, value, scale, more), None
@@ -183,6 +188,8 @@ class TransformersModel:
         if [call.layer for call in calls] != list(range(config.n_layers)):
             count = f"attention was asked {len(calls)} times by {config.n_layers} layers"
             raise _refused(config.model_type, f"{count}; it has layers of another kind")
+        if not all(call.causal for call in calls):
+            raise _refused(config.model_type, "it is an encoder, whose tokens see those after them")
         if len({(call.heads, call.dims, call.cap) for call in calls}) > 1:
             raise _refused(config.model_type, "its layers have heads of different sizes")
         heads, (head_dim, of_values), cap = calls[0].heads, calls[0].dims, calls[0].cap
@@ -205,8 +212,12 @@ def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> 
 
     library: the module `transformers`. ends: generation_config.json. Raises UnsupportedModelError.
     """
-    config = _hf_config(library, folder)
-    name = str(config.model_type)
+    return shape_of(library, hf_text(library, folder), ends)
+
+
+def shape_of(library: Any, config: Any, ends: Mapping[str, Any]) -> ModelConfig:
+    """The shape that transformers' config of a text describes; see `transformers_config`."""
+    _check_kind(library, config)
     sizes = {size: getattr(config, size, None) for size in _SIZES}
     sizes["max_position_embeddings"] = getattr(config, "max_position_embeddings", None)
     for field, value in sizes.items():
@@ -218,7 +229,7 @@ def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> 
     dtype = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
     n_heads = sizes["num_attention_heads"] or 1
     return ModelConfig(
-        model_type=name,
+        model_type=str(config.model_type),
         vocab_size=sizes["vocab_size"] or 1,
         hidden_size=sizes["hidden_size"] or 1,
         intermediate_size=0,
@@ -248,6 +259,28 @@ def _check_ropes(rope: Any) -> None:
         _check_ropes(of_some)
 
 
+def register(library: Any) -> None:
+    """Register our attention under NAME."""
+    library.AttentionInterface.register(NAME, _attention)
+
+
+def asked_without_weights(library: Any, config: Any, ends: Mapping[str, Any]) -> ModelConfig:
+    """The shape that a model of transformers' config of a text says it has, with its heads, by its
+    modules without memory. Raises UnsupportedModelError.
+    """
+    shape = shape_of(library, config, ends)
+    register(library)
+    try:
+        with torch.device("meta"):
+            model = library.AutoModelForCausalLM.from_config(
+                config, attn_implementation=NAME, dtype=torch.bfloat16
+            )
+    except Exception as error:  # whatever modules raise
+        why = f"its modules can not be made: {type(error).__name__}"
+        raise _refused(shape.model_type, why) from None
+    return TransformersModel(model.eval(), shape).config
+
+
 def load_transformers(
     library: Any,
     folder: Path,
@@ -257,18 +290,19 @@ def load_transformers(
     choose: Choose,
 ) -> TransformersModel:
     """Load a folder with safetensors files. choose: how products are packed. Raises ModelError."""
-    of_model = _hf_config(library, folder)
+    of_model = hf_text(library, folder)
     kind = library.MODEL_FOR_CAUSAL_LM_MAPPING[type(of_model)]
-    library.AttentionInterface.register(_NAME, _attention)
+    register(library)
     try:
         model, found = kind.from_pretrained(
             str(folder),
             config=of_model,
             dtype=dtype,
-            attn_implementation=_NAME,
+            attn_implementation=NAME,
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
+            key_mapping=_renamed(folder),
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"transformers can not load {str(folder)!r}: {error}") from None
@@ -281,26 +315,44 @@ def load_transformers(
     return TransformersModel(model, config)
 
 
-def _hf_config(library: Any, folder: Path) -> Any:
+def _renamed(folder: Path) -> dict[str, str] | None:
+    """Patterns of names that are a text's beside other parts, and what they become; None: all
+    names stand as they are.
+    """
+    names = text_tensors(folder)
+    return names and {f"^{re.escape(stored)}$": name for stored, name in names.items()}
+
+
+def hf_text(library: Any, folder: Path) -> Any:
+    """The config of a folder's text, as transformers has it. Raises UnsupportedModelError."""
     try:
         config = library.AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
+        text = config.get_text_config(decoder=True)
     except (OSError, ValueError, KeyError) as error:
         raise UnsupportedModelError(
             f"transformers {library.__version__} can not read {str(folder)!r}: {error}"
         ) from None
-    if type(config) not in library.MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise _refused(str(config.model_type), "it is no causal language model")
-    if not library.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].is_backend_compatible():
-        raise _refused(str(config.model_type), "its attention can not be replaced")
     if getattr(config, "quantization_config", None) is not None:
         raise _refused(str(config.model_type), "its weights are quantized")
+    _check_weights(config, folder)
+    for name in ("tie_word_embeddings", "eos_token_id", "dtype"):
+        if (said := getattr(config, name, None)) is not None:
+            setattr(text, name, said)
+    return text
+
+
+def _check_kind(library: Any, config: Any) -> None:
+    """Check what its code and its layers are. Raises UnsupportedModelError."""
+    name = str(config.model_type)
+    if type(config) not in library.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise _refused(name, "it has no causal language model of its text alone")
     kinds = set(getattr(config, "layer_types", None) or ()) - _KINDS
     if kinds:
-        raise _refused(str(config.model_type), f"it has layers of {', '.join(sorted(kinds))}")
-    _check_weights(config, folder)
-    return config
+        raise _refused(name, f"it has layers of {', '.join(sorted(kinds))}")
+    if not library.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].is_backend_compatible():
+        raise _refused(name, "its attention can not be replaced")
 
 
 def _check_weights(config: Any, folder: Path) -> None:

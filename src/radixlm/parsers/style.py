@@ -72,6 +72,20 @@ class AnswerStyle:
         return cls(calls, thoughts_in(template, switch or ThinkingSwitch.of(template)))
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The names of both formats, as --tool-call-parser and --reasoning-parser take them; the
+        latter is `none` where calls, too, are in channels.
+        """
+        plain = replace(self.calls, described=False, also=())
+        known = (
+            name
+            for name, form in FORMATS.items()
+            if replace(form, described=False, also=()) == plain
+        )
+        thoughts = (name for name, form in THOUGHTS.items() if form == self.thinking)
+        return next(known, AUTO), next(thoughts, AUTO)
+
+    @property
     def call_text(self) -> CallText:
         """How calls are written where the model's template does not."""
         form = self.calls

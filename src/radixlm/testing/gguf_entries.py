@@ -21,7 +21,7 @@ _FIELDS = {
     "add_expert_count": (
         *("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
     ),
-    "add_expert_used_count": ("num_experts_per_tok", "moe_k", "moe_topk"),
+    "add_expert_used_count": ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts"),
     "add_expert_feed_forward_length": ("moe_intermediate_size",),
     "add_expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
     "add_expert_shared_count": ("n_shared_experts", "moe_num_shared_experts"),
@@ -70,6 +70,8 @@ def add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         share = rope.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
         if not kind.startswith("gemma"):
             writer.add_rope_dimension_count(int(head_dim * (share if kind in _PARTIAL else 1)))
+    if kind.startswith("gemma4"):
+        _add_layers(writer, config, rope)
     if kind in ("deepseek_v3", "glm4_moe"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_expert_weights_norm(config["norm_topk_prob"])
@@ -91,6 +93,30 @@ def _add_latents(
     writer.add_rope_dimension_count(turned)
     if rope.get("mscale_all_dim"):
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
+def _add_layers(
+    writer: gguf.GGUFWriter, config: Mapping[str, Any], rope: Mapping[str, Any]
+) -> None:
+    """Add what is of layers with heads of two sizes. rope: of those without a window."""
+    shared, layers = config["num_kv_shared_layers"], config["num_hidden_layers"]
+    of_layers = {int(layer): its for layer, its in config["per_layer_config"].items()}
+    own = {"head_dim": config["head_dim"], "num_key_value_heads": config["num_key_value_heads"]}
+    each = [own | of_layers.get(layer, {}) for layer in range(layers)]
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config.get("hidden_size_per_layer_input") or 0)
+    writer.add_head_count_kv([its["num_key_value_heads"] for its in each])
+    wide = 1 + config["use_double_wide_mlp"]
+    size = config["intermediate_size"]
+    writer.add_feed_forward_length([size] * (layers - shared) + [size * wide] * shared)
+    large = each[config["layer_types"].index("full_attention")]["head_dim"]
+    for ending, head_dim in (("", large), ("_swa", config["head_dim"])):
+        getattr(writer, f"add_key_length{ending}")(head_dim)
+        getattr(writer, f"add_value_length{ending}")(head_dim)
+        getattr(writer, f"add_rope_dimension_count{ending}")(head_dim)
+    turning = int(large * rope["partial_rotary_factor"] / 2)
+    factors = [1.0] * turning + [1e30] * (large // 2 - turning)
+    writer.add_tensor("rope_freqs.weight", np.array(factors, np.float32))
 
 
 def _add_windows(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:

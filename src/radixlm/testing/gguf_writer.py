@@ -42,6 +42,7 @@ _ARCHITECTURES = {
     "minimax_m2": MODEL_ARCH.MINIMAXM2,
     "ministral3": MODEL_ARCH.MISTRAL3,
     "gemma3_text": MODEL_ARCH.GEMMA3,
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), MODEL_ARCH.GEMMA4),
     "glm": MODEL_ARCH.CHATGLM,
     "gpt_oss": MODEL_ARCH.GPT_OSS,
     "granitemoe": MODEL_ARCH.GRANITE_MOE,
@@ -169,10 +170,15 @@ class _Converter:
         pair = MODEL_TENSOR.FFN_GATE_EXP, MODEL_TENSOR.FFN_UP_EXP
         if name.endswith("kv_b_proj.weight"):
             pair = MODEL_TENSOR.ATTN_K_B, MODEL_TENSOR.ATTN_V_B
-        if re.search(r"input_linear|experts\.gate_up_proj|kv_b_proj", name):
+        whole = self._type == "gemma4_text"
+        if re.search(r"input_linear|experts\.gate_up_proj|kv_b_proj", name) and not whole:
             end = "bias" if name.endswith("bias") else "weight"
             return [f"{TENSOR_NAMES[each].format(bid=layer)}.{end}" for each in pair]
-        if name.endswith(("sinks", "experts.down_proj")):
+        scaled = re.fullmatch(r"(.*)\.router\.(scale|per_expert_scale)", name)
+        if scaled is not None:
+            kind = MODEL_TENSOR.FFN_GATE_INP if scaled[2] == "scale" else MODEL_TENSOR.FFN_DOWN_EXP
+            return [f"{TENSOR_NAMES[kind].format(bid=layer)}.scale"]
+        if name.endswith(("sinks", "experts.down_proj", "experts.gate_up_proj", "layer_scalar")):
             name += ".weight"
         name = re.sub(r"_bias$", ".bias", name)
         found = self._map.get_name(name, try_suffixes=(".weight", ".bias"))

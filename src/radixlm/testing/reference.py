@@ -25,8 +25,10 @@ ARCHITECTURES = (
     *("gemma3_text", "cohere2", "olmo3", "gpt_oss", "deepseek_v2", "deepseek_v3"),
     *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
     *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
-    *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text"),
+    *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text", "mimo_v2_flash"),
 )
+# Those that carry states.
+HYBRIDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 _WINDOWS = {
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -233,6 +235,23 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "moe_intermediate_size": 32,
     },
     "gemma4_unified_text": _GEMMA4,
+    "mimo_v2_flash": {
+        "sliding_window": 24,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "num_key_value_heads": 1,
+        "head_dim": 24,
+        "v_head_dim": 16,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.7,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
+            for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))
+        },
+    },
 }
 
 
@@ -255,6 +274,20 @@ def make_checkpoint(
     a choice of one token, which magnifies rounding. Biases and norms are random too: transformers'
     zeros and ones would hide a mistake. Returns the folder.
     """
+    fields = sizes_of(architecture)
+    config: Any = transformers.AutoConfig.for_model(architecture, **fields | overrides)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        fill(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
+    return folder
+
+
+def sizes_of(architecture: str) -> dict[str, Any]:
+    """The fields of a tiny config."""
     fields: dict[str, Any] = {
         "vocab_size": 320,
         "hidden_size": 64,
@@ -269,28 +302,24 @@ def make_checkpoint(
         "bos_token_id": None,
         "dtype": "float32",
     }
-    fields |= _FIELDS.get(architecture, {})
-    config: Any = transformers.AutoConfig.for_model(architecture, **fields | overrides)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 1 or name.endswith("_bias"):
-                mean = 0.0 if name.endswith("bias") else 1.0
-                torch.nn.init.normal_(parameter, mean, 0.3)
-            if name.endswith("A_log"):
-                torch.nn.init.uniform_(parameter, -6.0, 0.0)  # some heads remember for long
-            if architecture.startswith("gemma4") and name.endswith("q_norm.weight"):
-                torch.nn.init.normal_(parameter, 0.25, 0.1)  # there nothing divides scores
-        for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
-                buffer.normal_(0.0, 0.3)
-            if name.endswith("layer_scalar"):
-                buffer.uniform_(0.5, 1.0)
-    folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, max_shard_size=max_shard_size)
-    write_byte_tokenizer(folder, config.vocab_size, config.max_position_embeddings)
-    return folder
+    return {**fields, **_FIELDS.get(architecture, {})}
+
+
+def fill(model: Any) -> None:
+    """Make what transformers leaves at zeros and ones random, too."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1 or name.endswith("_bias"):
+            mean = 0.0 if name.endswith("bias") else 1.0
+            torch.nn.init.normal_(parameter, mean, 0.3)
+        if name.endswith("A_log"):
+            torch.nn.init.uniform_(parameter, -6.0, 0.0)  # some heads remember for long
+        if "gemma4" in model.config.model_type and name.endswith("q_norm.weight"):
+            torch.nn.init.normal_(parameter, 0.25, 0.1)  # there nothing divides scores
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.normal_(0.0, 0.3)
+        if name.endswith("layer_scalar"):
+            buffer.uniform_(0.5, 1.0)
 
 
 def load_reference(folder: Path) -> transformers.PreTrainedModel:

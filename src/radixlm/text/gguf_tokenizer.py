@@ -9,8 +9,8 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from radixlm.core.errors import ModelError, UnsupportedModelError
-from radixlm.formats.gguf_config import tokenizer_config_of, tokens_of
 from radixlm.formats.gguf_file import GGUFFile
+from radixlm.formats.gguf_tokens import tokenizer_config_of, tokens_of
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = range(1, 6)
 # A merge is looked for at each place of a token.

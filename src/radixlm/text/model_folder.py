@@ -16,6 +16,7 @@ from typing import Any
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
 from radixlm.formats.files import QUANTIZERS, open_regular, read_json_object
 from radixlm.formats.gguf_file import MAGIC, GGUFFile, part_of_split
+from radixlm.formats.served import served_by
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
 
@@ -114,6 +115,8 @@ def check_kind(folder: Path) -> None:
         raise _quantized(folder, how, "quantization_config")
     if isinstance(config.get("quantization"), Mapping):
         raise _quantized(folder, "MLX", "quantization")
+    if config:
+        served_by(config)
 
 
 def _adapter(folder: Path) -> UnsupportedModelError:

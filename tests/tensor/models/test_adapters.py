@@ -21,7 +21,7 @@ from radixlm.products.gemm_choice import one_way
 from radixlm.products.quantized import quantize
 from radixlm.testing.peft_adapters import ALL, ATTENTION, adapted_logits, make_adapter
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
-from tests.tensor.attention_cases import DenseAttend
+from tests.tensor.attention_cases import dense_for
 
 CPU = torch.device("cpu")
 TOLERANCE = 1e-4
@@ -30,7 +30,7 @@ TARGETS = {
     "starcoder2": (*ATTENTION, "c_fc", "c_proj"),
     "glm": (*ATTENTION, "gate_up_proj", "down_proj"),
     "nemotron": (*ATTENTION, "up_proj", "down_proj"),
-    "qwen3_moe": ATTENTION,
+    **dict.fromkeys(("qwen3_moe", "mimo_v2_flash"), ATTENTION),
 }
 
 
@@ -47,7 +47,7 @@ def logits(
 ) -> Tensor:
     """All tokens, of which those from `start` on have the adapter."""
     rows = torch.arange(len(token_ids))
-    attend = DenseAttend(model.config.n_kv_heads, model.config.windows)
+    attend = dense_for(model)
     adapted = Adapted([AdaptedRows(adapter.additions, start, len(token_ids))])
     return model.forward(torch.tensor(token_ids), rows, attend, rows, adapted)
 
@@ -62,7 +62,10 @@ FAMILIES = [
         pytest.param(name, marks=pytest.mark.slow)
         for name in ("granite", "stablelm", "gemma", "cohere", "glm", "nemotron", "starcoder2")
     ),
-    pytest.param("qwen3_moe", marks=pytest.mark.slow),
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("qwen3_moe", "gemma4_unified_text", "mimo_v2_flash")
+    ),
 ]
 
 

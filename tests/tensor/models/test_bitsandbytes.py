@@ -139,7 +139,7 @@ NOT_JSON = torch.full((8,), 200, dtype=torch.uint8)
         (put(".quant_map", torch.ones(16)), "quant_map of tensor .* is not nf4's"),
         (put(".nested_absmax", torch.full((1,), torch.nan)), "not all finite"),
         (put(STATE.removeprefix(UP), NOT_JSON), "not readable JSON"),
-        (put(STATE.removeprefix(UP), None), "up_proj.* is of type U8; supported"),
+        (put(STATE.removeprefix(UP), None), "up_proj.* is of type U8, and no part"),
         (state_with(shape=[1 << 30, 1 << 30]), "has shape"),
         (state_with(shape=[96]), "shape'.*two sizes"),
         (state_with(blocksize=0), "blocksize'.*a positive integer"),

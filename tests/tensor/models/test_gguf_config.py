@@ -112,6 +112,16 @@ def test_what_ends_a_message_of_harmony_ends_no_answer(tmp_path: Path) -> None:
     assert load_config(with_entries(tmp_path / "b", **entries)).eos_token_ids == {10, 11}
 
 
+def test_gemma_4_ends_turns_by_marks_of_its_own(tmp_path: Path) -> None:
+    """Its converter makes `<|tool_response>` a token that texts show."""
+    texts = [f"t{at}" for at in range(320)]
+    texts[10:13] = ["<turn|>", "<|tool_response>", "<|turn>"]
+    entries = {"tokenizer__ggml__tokens": texts}
+    entries["tokenizer__ggml__token_type"] = [1] * 10 + [3, 4, 3] + [1] * 307
+    entries["tokenizer__ggml__eos_token_id"] = 1
+    assert load_config(with_entries(tmp_path, **entries)).eos_token_ids == {1, 10, 11}
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -158,6 +168,36 @@ def test_what_is_wrong_is_named(
     from_file = with_entries(tmp_path, **entries)
     with pytest.raises(error, match=text):
         loaded(from_file)
+
+
+@pytest.mark.parametrize(
+    ("entries", "error", "text"),
+    [
+        ({"attention.sliding_window_pattern": None}, CheckpointError, "not one for each of 6 lay"),
+        ({"attention.sliding_window_pattern": [True]}, CheckpointError, "not one for each of 6 la"),
+        ({"attention.head_count_kv": [2, 1]}, CheckpointError, "kv' is no list of 6 sizes from 1"),
+        ({"attention.head_count_kv": [2, 2, 0, 2, 2, 1]}, CheckpointError, "no list of 6 sizes"),
+        ({"attention.head_count_kv": [3] * 6}, UnsupportedModelError, "a divisor of 4"),
+        ({"attention.key_length_swa": None}, CheckpointError, "key_length_swa' is missing"),
+        ({"attention.value_length_swa": 8}, CheckpointError, "swa' is not the keys', 16"),
+        ({"feed_forward_length": [96] * 5 + [192]}, UnsupportedModelError, "may have twice"),
+        ({"attention.shared_kv_layers": 2}, UnsupportedModelError, "may have twice"),
+        (
+            {"attention.shared_kv_layers": 6, "feed_forward_length": 96},
+            UnsupportedModelError,
+            "num_kv_shared_layers",
+        ),
+        ({"embedding_length_per_layer_input": 16}, CheckpointError, "has shape"),
+    ],
+)
+def test_what_is_wrong_of_layers_is_named(
+    tmp_path: Path, entries: dict[str, Any], error: type[ModelError], text: str
+) -> None:
+    folder = make_checkpoint(tmp_path / "m", "gemma4_text")
+    further = {f"gemma4.{name}": value for name, value in entries.items()}
+    write_gguf(folder, tmp_path / "m.gguf", "F32", further=further)
+    with pytest.raises(error, match=text):
+        loaded(tmp_path / "m.gguf")
 
 
 def loaded(path: Path) -> None:

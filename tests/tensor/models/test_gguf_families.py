@@ -18,7 +18,7 @@ from radixlm.core.errors import CheckpointError
 from radixlm.formats.gguf_fields import FAMILIES
 from radixlm.formats.gguf_file import GGUFFile
 from radixlm.models import CausalLM, GGUFCheckpoint, load_config, load_model
-from radixlm.models.families import ARCHITECTURES
+from radixlm.models.families import ARCHITECTURES, TEXTS
 from radixlm.models.model_config import ModelConfig
 from radixlm.products.gemm_choice import Choose, one_way
 from radixlm.testing.gguf_writer import UNSAID, write_gguf
@@ -36,9 +36,10 @@ Q4_K_M = {
 SAID = {
     **dict.fromkeys(("mistral", "internlm3"), "llama"),
     **dict.fromkeys(("kimi_k2", "glm4_moe_lite"), "deepseek_v3"),
+    "gemma4_unified_text": "gemma4_text",
 }
 # Families whose files are refused.
-UNREAD = {"apertus", "gemma4_text", "gemma4_unified_text", "llama4_text", "mistral4"}
+UNREAD = {"apertus", "llama4_text", "mimo_v2_flash", "mistral4", *TEXTS}
 FOUND = [name for name in ARCHITECTURES if name not in {*UNREAD, "kimi_k2", "glm4_moe_lite"}]
 KINDS = ("F16", "Q8_0", "IQ4_NL")
 # One type each at all times, the others too where time does not count.
@@ -178,6 +179,17 @@ def test_each_family_has_a_row() -> None:
     served = {name for row in rows for name in (row.model_type, *row.instead.values())}
     assert set(ARCHITECTURES) <= served | SAID.keys() | UNREAD
     assert FAMILIES.keys() <= set(MODEL_ARCH_NAMES.values())
+
+
+def test_layers_that_share_may_have_keys_and_values_of_their_own(tmp_path: Path) -> None:
+    """As in folders: nothing reads them."""
+    folder, path = written(tmp_path, "gemma4_text", "F32")
+    other = tmp_path / "other.gguf"
+    shapes = {"attn_k": (32, 64), "attn_v": (32, 64), "attn_k_norm": (32,)}
+    unused = {f"blk.5.{name}.weight": np.ones(its, np.float32) for name, its in shapes.items()}
+    write_gguf(folder, other, "F32", tensors=unused)
+    assert plain(load_config(other)) == plain(load_config(path))
+    check(folder, other)
 
 
 @pytest.mark.parametrize("family", ["phi3", "glm"])

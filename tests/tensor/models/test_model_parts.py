@@ -32,6 +32,8 @@ from tests.tensor.attention_cases import dense_for
 
 CPU = torch.device("cpu")
 QUICK = ("llama", "olmo2", "phi3", "cohere", "qwen2_moe", "gpt_oss", "deepseek_v3")
+# Layers differ in their heads of keys.
+UNPARTED = ("gemma4_text", "gemma4_unified_text", "mimo_v2_flash")
 
 
 class Meeting:
@@ -94,7 +96,7 @@ def tokens(n: int) -> list[int]:
         *(
             pytest.param(name, 2, {}, marks=[] if name in QUICK else pytest.mark.slow)
             for name in ARCHITECTURES
-            if not name.startswith("gemma4")
+            if name not in UNPARTED
         ),
         # Biases of all products; more ranks than heads of keys; heads that do not divide evenly.
         ("llama", 2, {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -229,7 +231,7 @@ def refused(tmp_path: Path, architecture: str, size: int, **fields: Any) -> str:
         ("llama", 3, {}, "--tp-size 3 does not fit the model's 4 heads (num_attention_heads)"),
         ("llama", 8, {}, "2 heads of keys (num_key_value_heads)"),
         ("llama", 2, {"intermediate_size": 97}, "--tp-size 2 does not divide the model's inter"),
-        ("gemma4_text", 2, {}, "--tp-size 2 is for models whose layers have heads of one size"),
+        *((name, 2, {}, "--tp-size 2 is for models whose layers all have") for name in UNPARTED),
         ("deepseek_v2", 8, {}, "--tp-size 8 is more than the model's 4 heads"),
         ("qwen3_moe", 2, {"moe_intermediate_size": 33}, "moe_intermediate_size of 33"),
         ("qwen2_moe", 2, {"shared_expert_intermediate_size": 49}, "shared_expert_intermediate_si"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from radixlm.models import ModelConfig
+from radixlm.models import ModelConfig, load_config
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.models.test_model_parity import load, logits, tokens
 
@@ -124,6 +124,51 @@ def test_chunks_that_hide_nothing_are_none() -> None:
     assert replace(made, context_length=64).windows == ()
     assert of("llama4_text", **sizes, attention_chunk_size=None).windows == ()
     assert of("llama4_text", **sizes, no_rope_layers=[]).ropes[3].share == 0
+
+
+def test_mimo_s_own_names(tmp_path: Path) -> None:
+    """A window that leaves the token itself out; a factor of null is 1."""
+    folder = make_checkpoint(tmp_path, "mimo_v2_flash", routed_scaling_factor=1.0)
+    expected = reference_logits(load_reference(folder), tokens(50))
+    path, weights = folder / "config.json", folder / "model.safetensors"
+    names = ("layer_types", "mlp_layer_types", "rope_parameters", "sliding_window")
+    config = {n: its for n, its in json.loads(path.read_text()).items() if n not in names}
+    more = {
+        "hybrid_layer_pattern": [0, 1, 1],
+        "moe_layer_freq": [0, 1, 1],
+        "swa_num_key_value_heads": 2,
+        "rope_theta": 5_000_000,
+        "swa_rope_theta": 10_000,
+        "partial_rotary_factor": 0.334,
+        "sliding_window_size": 23,
+        "sliding_window": 23,
+        "routed_scaling_factor": None,
+        "n_shared_experts": None,
+        "add_swa_attention_sink_bias": True,
+    }
+    path.write_text(json.dumps(config | more))
+    spare = {"model.mtp.layers.0.eh_proj.weight": torch.ones(2)}
+    save_file(load_file(weights) | spare, weights)
+    assert (logits(load(folder), tokens(50)) - expected).abs().max() <= 1e-4
+
+
+def test_what_mimo_is_without_lists() -> None:
+    layers = {"num_hidden_layers": 7, "num_key_value_heads": 1, "sliding_window": 24}
+    made = of("mimo_v2_flash", **layers, n_routed_experts=8, head_dim=24, v_head_dim=8)
+    assert made.windows == (None, 24, 24, 24, 24, None, 24)
+    assert [shape.n_kv_heads for shape in made.kv_shapes] == [1, 2, 2, 2, 2, 1, 2]
+    assert made.traits.experts is not None
+    assert made.traits.experts.layers == (False, *[True] * 6)
+
+
+def test_numbers_of_layers_have_leading_zeros(tmp_path: Path) -> None:
+    """As transformers writes them, so that all are as long."""
+    kinds = ["sliding_attention"] * 9 + ["full_attention"] * 2
+    layers = {"num_hidden_layers": 11, "layer_types": kinds, "num_kv_shared_layers": 1}
+    folder = make_checkpoint(tmp_path, "gemma4_unified_text", **layers)
+    assert "09" in json.loads((folder / "config.json").read_text())["per_layer_config"]
+    shapes = load_config(folder).kv_shapes
+    assert shapes == ((2, 16, None),) * 9 + ((1, 32, None), (1, 32, 9))
 
 
 def test_mistral_4_turns_the_part_that_its_sizes_say() -> None:

@@ -55,7 +55,7 @@ def test_tombstones_change_no_token(gemma: Path) -> None:
         assert engine.stats().swa_free == stats.swa_capacity
 
 
-@pytest.mark.parametrize("family", ["llama4_text", "gemma4_text"])
+@pytest.mark.parametrize("family", ["llama4_text", "gemma4_text", "mimo_v2_flash"])
 @pytest.mark.parametrize("ratio", [1.0, 0.1])
 def test_layers_as_transformers_sees_them(tmp_path: Path, family: str, ratio: float) -> None:
     """Chunks of 24 tokens: steps of prompts begin and end within them, answers go on into others,

@@ -259,7 +259,6 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
         ),
         (hf(rope_scaling={"type": "longrope"}), "rope_scaling.type", "longrope"),
         (hf(rope_scaling={"rope_type": "su"}), "rope_scaling.rope_type", "su"),
-        (hf(rope_scaling={"mrope_section": [1, 2]}), "rope_scaling.mrope_section", "[1, 2]"),
         (hf(rope_parameters={"full_attention": {}}), "rope_parameters.full_attention", "{}"),
         (
             hf(rope_scaling={"rope_type": "factors", "factors": [2.0]}),

@@ -9,11 +9,11 @@ from radixlm.models.families.apertus import Apertus
 from radixlm.models.families.arcee import Arcee
 from radixlm.models.families.cohere import Cohere, Cohere2
 from radixlm.models.families.deepseek import DeepseekV2, DeepseekV3
-from radixlm.models.families.ernie import Ernie45, Ernie45Moe
+from radixlm.models.families.ernie import Ernie45, Ernie45Moe, PaddleOCR
 from radixlm.models.families.exaone import Exaone4
 from radixlm.models.families.gemma import Gemma, Gemma2, Gemma3
 from radixlm.models.families.gemma4 import Gemma4, Gemma4Unified
-from radixlm.models.families.glm import Glm, Glm4
+from radixlm.models.families.glm import Glm, Glm4, Glm4V, GlmOcr
 from radixlm.models.families.glm_moe import Glm4Moe, Glm4MoeLite
 from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
@@ -21,6 +21,7 @@ from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
 from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
+from radixlm.models.families.mimo import MiMoV2Flash
 from radixlm.models.families.minimax import MiniMaxM2
 from radixlm.models.families.mistral import Ministral3, Mistral4
 from radixlm.models.families.mixtral import Mixtral
@@ -28,7 +29,7 @@ from radixlm.models.families.nemotron import Nemotron
 from radixlm.models.families.olmo import Olmo2, Olmo3, Olmoe
 from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
-from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe
+from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe, Qwen3VLMoe
 from radixlm.models.families.qwen_next import Qwen3Next, Qwen35, Qwen35Moe
 from radixlm.models.families.seed import SeedOss
 from radixlm.models.families.smollm import SmolLM3
@@ -36,6 +37,25 @@ from radixlm.models.families.stablelm import StableLM
 from radixlm.models.families.starcoder import Starcoder2
 from radixlm.models.hf_config import HFConfig
 
+# Texts of models of more than text, like those of families of text alone.
+TEXTS: Mapping[str, type[HFConfig]] = MappingProxyType(
+    {
+        "qwen2_vl_text": Qwen2,
+        "qwen2_5_vl_text": Qwen2,
+        "qwen2_5_omni_text": Qwen2,
+        "qwen3_vl_text": Qwen3,
+        "qwen3_vl_moe_text": Qwen3VLMoe,
+        "qwen3_omni_moe_text": Qwen3Moe,
+        "glm4v_text": Glm4V,
+        "glm_ocr_text": GlmOcr,
+        "glm4v_moe_text": Glm4Moe,
+        "hunyuan_vl_text": HunYuanDenseV1,
+        "paddleocr_vl_text": PaddleOCR,
+        "granite4_vision_text": Granite,
+        "granite_docling_text": Granite,
+        "emu3_text_model": Llama,
+    }
+)
 ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
     {
         "llama": Llama,
@@ -86,5 +106,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "qwen3_5_text": Qwen35,
         "qwen3_5_moe_text": Qwen35Moe,
         "gemma4_unified_text": Gemma4Unified,
+        "mimo_v2_flash": MiMoV2Flash,
+        **TEXTS,
     }
 )

@@ -20,6 +20,13 @@ class Ernie45(HFConfig):
         return Traits(bias, bias, bias, interleaved=True)
 
 
+class PaddleOCR(Ernie45):
+    """PaddleOCR-VL's text: halves of heads turn together, as Llama's."""
+
+    def traits(self) -> Traits:
+        return super().traits()._replace(interleaved=False)
+
+
 class Ernie45Moe(Ernie45):
     """Experts in every `moe_layer_interval`th layer from `moe_layer_start_index` up to
     `moe_layer_end_index`; -1: the last one.

@@ -44,7 +44,8 @@ class Gemma4(TwoRopes):
     head_dim: Size
     global_head_dim: Size = 512
     num_global_key_value_heads: Size | None = None
-    per_layer_config: dict[str, _LayerFields] | None = None
+    per_layer_config: dict[int, _LayerFields] | None = None
+    rope_local_base_freq: Number
     attention_k_eq_v: Flag
     num_kv_shared_layers: Count
     use_double_wide_mlp: Flag
@@ -76,7 +77,7 @@ class Gemma4(TwoRopes):
     def _heads(self, layer: int, *, windowed: bool) -> tuple[int, int]:
         own = (self.num_key_value_heads or self.num_attention_heads, self.head_dim)
         if self.per_layer_config is not None:
-            its = self.per_layer_config.get(str(layer), _LayerFields())
+            its = self.per_layer_config.get(layer, _LayerFields())
             return its.num_key_value_heads or own[0], its.head_dim or own[1]
         if windowed:
             return own
@@ -132,7 +133,7 @@ class Gemma4(TwoRopes):
         )
 
     def ropes(self, rope: RopeConfig) -> tuple[RopeConfig | None, ...]:
-        return self.two_ropes(rope, self._windowed(), 10_000.0)
+        return self.two_ropes(rope, self._windowed(), self.rope_local_base_freq)
 
 
 class Gemma4Unified(Gemma4):

@@ -23,3 +23,15 @@ class Glm4(Glm):
     def traits(self) -> Traits:
         norms = Norms(after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")
         return super().traits()._replace(norms=norms)
+
+
+class Glm4V(Glm4):
+    """GLM-4.1V's text: whose q, k and v always have biases."""
+
+    attention_bias: Flag = True
+
+
+class GlmOcr(Glm4):
+    """GLM-OCR's text: whose q, k and v never have any."""
+
+    attention_bias: Flag = False

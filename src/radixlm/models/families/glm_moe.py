@@ -15,7 +15,7 @@ class Glm4Moe(GroupedExperts):
 
     turns_part = True
     attention_bias: Flag
-    use_qk_norm: Flag
+    use_qk_norm: Flag = False
 
     def traits(self) -> Traits:
         return Traits(

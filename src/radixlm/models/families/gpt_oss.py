@@ -43,5 +43,5 @@ class GptOss(HFConfig):
             activation=Clamped(self.swiglu_alpha, self.swiglu_limit),
             windows=tuple(self.sliding_window if its else None for its in windowed),
             experts=experts,
-            sinks=True,
+            sinks=frozenset(range(self.num_hidden_layers)),
         )

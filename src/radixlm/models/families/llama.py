@@ -12,7 +12,7 @@ class Llama(HFConfig):
     all four attention projections a bias, another the three of the MLP.
     """
 
-    attention_bias: Flag
+    attention_bias: Flag = False
     mlp_bias: Flag = False
 
     def traits(self) -> Traits:

@@ -27,7 +27,7 @@ class Qwen2(HFConfig):
     `layer_types` names the layers one by one. Without it the other two are not read.
     """
 
-    use_sliding_window: Flag
+    use_sliding_window: Flag = False
     sliding_window: Any = None
     max_window_layers: Any = None
     layer_types: Annotated[

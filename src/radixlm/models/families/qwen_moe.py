@@ -75,6 +75,21 @@ class Qwen3Moe(Qwen3):
         return (read(QwenWindow, self.model_dump()).sliding_window,) * self.num_hidden_layers
 
 
+class Qwen3VLMoe(Qwen3Moe):
+    """Qwen3-VL's text with experts: one tensor has those of all."""
+
+    norm_topk_prob: Flag = True
+
+    def traits(self) -> Traits:
+        traits = super().traits()
+        if traits.experts is None:
+            return traits
+        experts = traits.experts._replace(
+            gate_up=("experts.gate_up_proj.{}",), down="experts.down_proj.{}", stacked="either"
+        )
+        return traits._replace(experts=experts)
+
+
 def sparse_layers(config: HFConfig, step: int, dense: list[int]) -> tuple[bool, ...]:
     """See `Experts.layers`: every `step`th layer, but for those that are `dense`."""
     layers = config.num_hidden_layers

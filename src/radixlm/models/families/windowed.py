@@ -76,5 +76,8 @@ class TwoRopes(HFConfig):
         kind = its.rope_type or its.type or "default"
         if kind != "default":
             raise unsupported(f"rope_parameters.{_SLIDING}.rope_type", kind, "default")
-        narrow = RopeConfig(its.rope_theta or theta)
+        share = its.partial_rotary_factor or (rope.share if self.turns_part else 1.0)
+        if share != 1 and not self.turns_part:
+            raise unsupported(f"rope_parameters.{_SLIDING}.partial_rotary_factor", share, "1.0")
+        narrow = RopeConfig(its.rope_theta or theta, None, share)
         return tuple(narrow if window else rope for window in windowed)

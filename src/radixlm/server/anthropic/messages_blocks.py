@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
-from pydantic import Discriminator, Field
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from radixlm.server.bodies.cache_control import CacheControl
 from radixlm.server.http.body import Body, ByType, ListOf
-from radixlm.server.http.fields import NotYet
+from radixlm.server.http.fields import TEXT_ALONE, NotYet
 
 CLEARED = "[cleared to make room]"
 _DEFAULT_TRIGGER = 100_000
@@ -69,7 +69,9 @@ class DocumentBlock(ContentBlock):
     not_yet = _UNCITED
 
     type: Literal["document"]
-    source: Annotated[PlainSourceBlock | ContentSourceBlock, Discriminator("type")]
+    source: Annotated[
+        PlainSourceBlock | ContentSourceBlock, ByType(f"{TEXT_ALONE}; sources are supported")
+    ]
     title: str | None = None
     context: str | None = None
 
@@ -130,7 +132,7 @@ class RedactedThinkingBlock(Body):
 
 ResultBlock = Annotated[
     TextBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock,
-    ByType("Blocks are supported here"),
+    ByType(f"{TEXT_ALONE}; blocks are supported here"),
 ]
 
 
@@ -170,7 +172,7 @@ AnyBlock = Annotated[
     | ToolResultBlock
     | ThinkingBlock
     | RedactedThinkingBlock,
-    ByType("Blocks are supported"),
+    ByType(f"{TEXT_ALONE}; blocks are supported"),
 ]
 
 

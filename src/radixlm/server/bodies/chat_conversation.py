@@ -23,6 +23,7 @@ from radixlm.server.bodies.conversation import (
     text_part,
 )
 from radixlm.server.bodies.protocol import ChatBody, ChatMessage, TemplateFields
+from radixlm.server.http.fields import TEXT_ALONE
 from radixlm.text.breakpoints import PrefixEnd
 
 _CALLING = ("tool_calls", "reasoning_content", "reasoning")
@@ -121,7 +122,7 @@ def _content(message: ChatMessage, path: str) -> Content:
     for place, part in enumerate(message.content):
         where = f"{path}.content[{place}]"
         if part.type != "text":
-            raise wrong(f"{where}.type", f"{part.type!r} is not supported yet")
+            raise wrong(f"{where}.type", f"{part.type!r:.80} is not supported: {TEXT_ALONE}")
         if part.text is None:
             raise wrong(f"{where}.text", "is missing")
         texts.append(text_part(part.text))

@@ -31,6 +31,8 @@ from radixlm.server.http.fields import (
     ELSEWHERE,
     INSTEAD,
     NOT_YET,
+    OF_OTHER_KINDS,
+    TEXT_ALONE,
     NotYet,
     asks_for_nothing,
     describe_body,
@@ -276,7 +278,8 @@ def _is_mistyped(name: str, model: Body) -> bool:
 
 def _refusal(path: str, name: str, model: type[Body]) -> InvalidRequestError:
     if name in model.not_yet:
-        wrong = "is not supported yet"
+        why = f": {TEXT_ALONE}" if name in OF_OTHER_KINDS else " yet"
+        wrong = f"is not supported{why}"
         advice = f"use {INSTEAD[name]} instead" if name in INSTEAD else "leave it out"
     else:
         wrong = "is not a field of this request"

@@ -89,6 +89,14 @@ NOT_YET: NotYet = {
     **_with("thinking_token_budget token_ids_logprob input_embeds image_data audio_data"),
     **_with("video_data chat_template"),
 }
+# Fields of images, sound and files, which no model here is given.
+OF_OTHER_KINDS = frozenset(
+    {
+        *("image_url", "input_audio", "file", "file_id", "file_data", "file_url"),
+        *("image_data", "audio_data", "video_data"),
+    }
+)
+TEXT_ALONE = "this model is served for text alone"
 # What would make another answer, by names of other APIs and servers: left out it would be missed.
 # Where a body has such a field it is that.
 ELSEWHERE = frozenset(

@@ -24,6 +24,7 @@ from radixlm.server.bodies.conversation import (
     text_part,
     unsealed,
 )
+from radixlm.server.http.fields import TEXT_ALONE
 from radixlm.server.responses import responses_body as bodies
 from radixlm.text.thinking_switch import ThinkingWish
 
@@ -245,7 +246,8 @@ def _as_parts(content: Content) -> list[Json]:
 def _part_text(part: bodies.ContentPart, path: str, kinds: Sequence[str]) -> str:
     if part.type not in kinds:
         known = " and ".join(kinds)
-        raise wrong(f"{path}.type", f"{part.type!r:.80} is not supported here, only {known}")
+        why = f"is not supported here, only {known}: {TEXT_ALONE}"
+        raise wrong(f"{path}.type", f"{part.type!r:.80} {why}")
     field = "refusal" if part.type == "refusal" else "text"
     text: str | None = getattr(part, field)
     if text is None:

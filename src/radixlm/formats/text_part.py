@@ -1,0 +1,81 @@
+"""The text of a model of text and more: its config, and which tensors are its.
+
+config.json   {"model_type": "gemma3", "text_config": {...}, "vision_config": {...}}
+tensors       language_model.model.layers.0...  or  model.language_model.layers.0...  or ...
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from radixlm.formats.model_types import MODEL_TYPES, ModelType
+
+# Where a config has that of its text; each may lie in one of the others.
+_SECTIONS = ("text_config", "llm_config", "language_config", "thinker_config")
+# What is said outside of it.
+_OUTSIDE = (
+    *("quantization_config", "transformers_version", "dtype", "torch_dtype"),
+    *("eos_token_id", "bos_token_id"),
+)
+# Their weights, or a part of them: a scale beside its codes.
+_EMBEDDING, _HEAD = (
+    re.compile(rf"((?:.*\.)?){name}\.(.+)") for name in ("embed_tokens", "lm_head")
+)
+# Parts with embeddings of their own.
+_OTHERS = re.compile(r"(^|\.)(talker|code2wav|code_predictor|mtp|vision|visual|audio)")
+_DECODER = re.compile(r"(layers\.\d|norm\.|embed_tokens\.)")
+
+
+def has_other_parts(config: Mapping[str, Any]) -> bool:
+    """Whether a config is of a model that has more than text."""
+    if any(isinstance(config.get(name), Mapping) for name in _SECTIONS):
+        return True
+    return bool(MODEL_TYPES.get(str(config.get("model_type")), ModelType()).text)
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a model's text, as a model of text alone has it; of such a one the config
+    itself.
+    """
+    outer = dict(config)
+    known = MODEL_TYPES.get(str(config.get("model_type")), ModelType())
+    given = [its for name in _SECTIONS if isinstance(its := config.get(name), Mapping)]
+    section = given[0] if given else None
+    if section is None and not known.text:
+        return outer
+    # Older files have the text's fields beside the other parts.
+    inner = text_config(section) if section is not None else outer
+    made = {name: its for name, its in inner.items() if name != "architectures"}
+    if section is None or made.get("model_type") is None:
+        made["model_type"] = known.text or None
+    made |= {name: outer[name] for name in _OUTSIDE if outer.get(name) is not None}
+    tied = [each.get("tie_word_embeddings") for each in (outer, inner)]
+    said = [each for each in tied if each is not None]
+    made["tie_word_embeddings"] = any(said) if said else known.tied
+    return made
+
+
+def text_names(names: Collection[str]) -> dict[str, str]:
+    """The tensors of a model's text: names in the files, and as a model of text alone has them.
+
+    >>> text_names(["language_model.model.embed_tokens.weight", "language_model.lm_head.weight"])
+    {'language_model.model.embed_tokens.weight': 'model.embed_tokens.weight', \
+'language_model.lm_head.weight': 'lm_head.weight'}
+    """
+    own = [name for name in names if not _OTHERS.search(name)]
+    found = [match[1] for name in own if (match := _EMBEDDING.fullmatch(name))]
+    if not found:
+        return {}
+    prefix = min(found, key=len)
+    heads = [match for name in own if (match := _HEAD.fullmatch(name))]
+    heads = [head for head in heads if prefix.startswith(head[1])]
+    made = {}
+    for name in names:
+        rest = name.removeprefix(prefix)
+        # Beside other parts, whose names it would have to know.
+        if name.startswith(prefix) and (prefix not in ("", "model.") or _DECODER.match(rest)):
+            made[name] = f"model.{rest}"
+    nearest = max((head[1] for head in heads), key=len, default="")
+    return made | {head[0]: f"lm_head.{head[2]}" for head in heads if head[1] == nearest}

@@ -1,0 +1,67 @@
+"""Of models of text and images the text is served, as transformers computes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from radixlm import Engine, SamplingParams
+from radixlm.testing.reference import greedy
+from radixlm.testing.whole_models import make_whole
+
+STEPS = 10
+PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
+PROMPTS = [[*range(9, 34), *range(7 * i, 7 * i + 3 + i)] for i in range(3)]
+_MROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+# No more layers, or wider ones, than a class allows.
+WHOLE: list[Any] = [
+    ("internvl", "qwen2", {}),
+    ("qwen2_vl", "qwen2", {"rope_parameters": _MROPE}),
+    pytest.param("gemma3", "gemma3_text", {}, marks=pytest.mark.slow),
+    pytest.param("llama4", "llama4_text", {}, marks=pytest.mark.slow),
+    pytest.param("qwen3_vl", "qwen3", {"rope_parameters": _MROPE}, marks=pytest.mark.slow),
+    pytest.param(
+        *("qwen3_vl_moe", "qwen3_moe", {"rope_parameters": _MROPE, "moe_intermediate_size": 40}),
+        marks=pytest.mark.slow,
+    ),
+    pytest.param("mistral3", "mistral", {}, marks=pytest.mark.slow),
+    pytest.param("paddleocr_vl", "ernie4_5", {"rope_parameters": _MROPE}, marks=pytest.mark.slow),
+    pytest.param("aria", "aria_text", {"moe_num_experts": 4}, marks=pytest.mark.slow),
+]
+
+
+def answers(folder: Path) -> list[list[int]]:
+    with Engine(str(folder), kv_tokens=600, dtype="float32") as engine:
+        return [list(output.token_ids) for output in engine.generate(PROMPTS, PARAMS)]
+
+
+@pytest.mark.parametrize(("name", "family", "fields"), WHOLE)
+def test_the_text_as_transformers_computes_it(
+    tmp_path: Path, name: str, family: str, fields: dict[str, Any]
+) -> None:
+    whole = make_whole(tmp_path, name, family, **fields)
+    assert answers(tmp_path) == greedy(whole, PROMPTS, STEPS).tokens
+
+
+def test_files_without_text_are_not_opened(tmp_path: Path) -> None:
+    whole = make_whole(tmp_path / "whole", "internvl", "qwen2")
+    stored = load_file(tmp_path / "whole" / "model.safetensors")
+    folder, old = tmp_path / "old", {"model.language_model.": "language_model.model."}
+    folder.mkdir()
+    for path in (tmp_path / "whole").glob("*.json"):
+        shutil.copy(path, folder)
+    named = {}
+    for name, tensor in stored.items():
+        for new, before in old.items():
+            named[name.replace(new, before)] = tensor.contiguous()
+    text = {name: its for name, its in named.items() if "language_model" in name or "head" in name}
+    save_file(text, folder / "a.safetensors")
+    (folder / "b.safetensors").write_bytes(b"not one")
+    index = {name: f"{'a' if name in text else 'b'}.safetensors" for name in named}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert answers(folder) == greedy(whole, PROMPTS, STEPS).tokens

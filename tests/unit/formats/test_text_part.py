@@ -1,0 +1,90 @@
+"""The text of models of more: its config, and its tensors whatever their prefix."""
+
+from __future__ import annotations
+
+import pytest
+
+from radixlm.formats.text_part import has_other_parts, text_config, text_names
+
+
+@pytest.mark.parametrize(
+    ("prefix", "head", "others"),
+    [
+        ("language_model.model.", "language_model.lm_head.weight", ("vision_tower.x",)),
+        ("model.language_model.", "lm_head.weight", ("model.visual.x", "mtp.layers.0.x")),
+        ("model.text_model.", "lm_head.weight", ("model.vision_model.layers.0.x",)),
+        ("language_model.", "lm_head.weight", ("audio_tower.layers.0.x",)),
+        ("model.", "lm_head.weight", ("visual.x", "model.visual.blocks.0.x")),
+        (
+            "thinker.model.",
+            "thinker.lm_head.weight",
+            ("talker.model.embed_tokens.weight", "talker.lm_head.weight", "thinker.visual.x"),
+        ),
+    ],
+)
+def test_tensors_by_their_prefix(prefix: str, head: str, others: tuple[str, ...]) -> None:
+    own = ["embed_tokens.weight", "layers.0.mlp.up_proj.weight", "norm.weight"]
+    names = [*others, *(prefix + name for name in own), head]
+    wanted = {prefix + name: f"model.{name}" for name in own} | {head: "lm_head.weight"}
+    assert text_names(names) == wanted
+
+
+def test_a_head_in_parts() -> None:
+    names = ["language_model.model.embed_tokens.weight", "language_model.lm_head.qweight"]
+    names += ["language_model.lm_head.scales", "visual.lm_head.scales"]
+    heads = {"language_model.lm_head.qweight": "lm_head.qweight"}
+    heads |= {"language_model.lm_head.scales": "lm_head.scales"}
+    assert text_names(names) == {names[0]: "model.embed_tokens.weight"} | heads
+
+
+def test_no_text() -> None:
+    assert text_names(["visual.x", "audio.embed_tokens.weight"]) == {}
+
+
+def test_what_is_said_outside_counts() -> None:
+    outer = {
+        "model_type": "gemma3",
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "eos_token_id": [1, 106],
+        "quantization_config": {"quant_method": "gptq"},
+        "torch_dtype": "bfloat16",
+        "text_config": {"hidden_size": 64, "eos_token_id": 2},
+        "vision_config": {"hidden_size": 32},
+    }
+    assert text_config(outer) == {
+        "model_type": "gemma3_text",
+        "eos_token_id": [1, 106],
+        "quantization_config": {"quant_method": "gptq"},
+        "torch_dtype": "bfloat16",
+        "hidden_size": 64,
+        "tie_word_embeddings": True,
+    }
+
+
+def test_fields_beside_the_other_parts() -> None:
+    outer = {"model_type": "qwen2_5_vl", "hidden_size": 64, "vision_config": {"depth": 1}}
+    made = text_config(outer)
+    assert (made["model_type"], made["hidden_size"]) == ("qwen2_5_vl_text", 64)
+    assert has_other_parts(outer)
+
+
+def test_one_part_in_another() -> None:
+    inner = {"text_config": {"model_type": "qwen2", "hidden_size": 8}}
+    made = text_config({"model_type": "qwen2_5_omni", "thinker_config": inner})
+    assert (made["model_type"], made["hidden_size"]) == ("qwen2", 8)
+
+
+def test_a_model_of_text_alone_stays_as_it_is() -> None:
+    config = {"model_type": "llama", "tie_word_embeddings": None}
+    assert text_config(config) == config
+    assert not has_other_parts(config)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "tied"),
+    [(None, None, True), (False, None, False), (None, True, True), (True, False, True)],
+)
+def test_a_tied_head(outer: bool | None, inner: bool | None, tied: bool) -> None:
+    config = {"model_type": "gemma3", "tie_word_embeddings": outer}
+    made = text_config({**config, "text_config": {"tie_word_embeddings": inner}})
+    assert made["tie_word_embeddings"] is tied

@@ -32,7 +32,8 @@ class Appraisal(NamedTuple):
 
     computed_by: `NATIVE` or `FOREIGN`. stored: bytes of weights by their types in the files, the
     most first. weight_bytes: in memory, those in floats as `dtype`, quantized ones as they are
-    stored. kv_bytes: of 1,000 tokens. unused: names of tensors that are not read.
+    stored. kv_bytes: of 1,000 tokens. state_bytes: of a state; 0: there are none. unused: names of
+    tensors that are not read.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Appraisal(NamedTuple):
     context_length: int
     weight_bytes: int
     kv_bytes: int
+    state_bytes: int
     unused: list[str]
 
 
@@ -76,6 +78,7 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
         context_length=reached.context_length,
         weight_bytes=_in_memory(sizes, dtype),
         kv_bytes=int(1000 * Windows.of(config, reached).token_bytes(config, reached, dtype)),
+        state_bytes=sum(shape.nbytes(dtype) for shape in reached.state_shapes),
         unused=unused,
     )
     return found, template

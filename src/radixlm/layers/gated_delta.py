@@ -13,12 +13,10 @@ from torch.nn import functional
 
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
+from radixlm.layers.scans import ScanInputs, through
 from radixlm.layers.step_states import CausalConv, StepStates
 from radixlm.products.compiled import TensorOptions
 
-# Tokens that are computed at once. They begin at multiples of it, counted from a request's first
-# token: so a state at such a place has the same bits, however the prompt was cut.
-CHUNK = 64
 _LEAST = 1e-6
 
 
@@ -107,7 +105,7 @@ class GatedDelta:
         mixed = functional.silu(self.conv(mixed, self._layer, states)).float()
         queries, keys, values = self._heads(mixed)
         decay = self.decay.exp().neg() * functional.softplus(step.float() + self.step)
-        inputs = DeltaInputs(queries, keys, values, decay, beta.float().sigmoid())
+        inputs = ScanInputs(queries, keys, values, decay, beta.float().sigmoid())
         read = through(inputs, self._layer, states)
         normed = functional.rms_norm(read, (sizes.value,), self.norm.float(), self._eps)
         gated = normed * functional.silu(gate.float().view_as(normed))
@@ -131,7 +129,7 @@ class GatedDelta:
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         for linear in self.linears():
             yield from linear.named_weights()
-        yield "conv1d.weight", self.conv.weight
+        yield from self.conv.named_weights("conv1d")
         yield "A_log", self.decay
         yield "dt_bias", self.step
         yield "norm.weight", self.norm
@@ -139,83 +137,3 @@ class GatedDelta:
 
 def _unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _LEAST)
-
-
-class DeltaInputs(NamedTuple):
-    """The inputs of tokens, float32. queries, keys: (tokens, heads, key). values: (tokens, heads,
-    value). decay: logarithms, and beta: (tokens, heads).
-    """
-
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    decay: Tensor
-    beta: Tensor
-
-    def of(self, tokens: Tensor | slice) -> DeltaInputs:
-        """Take those of some tokens."""
-        return DeltaInputs(*(each[tokens] for each in self))
-
-
-def through(inputs: DeltaInputs, layer: int, states: StepStates) -> Tensor:
-    """Take a step's tokens through the layer's states, which go on; gives what queries read,
-    (tokens, heads, value).
-    """
-    made, kept, alone = torch.empty_like(inputs.values), states.matrices[layer], states.single
-    if alone.numel():
-        made[alone], kept[states.slots] = delta_step(inputs.of(alone), kept[states.slots])
-    for first, stop, position, slot in states.longer:
-        its = inputs.of(slice(first, stop))
-        made[first:stop], kept[slot] = delta_scan(its, kept[slot], position % CHUNK)
-    return made
-
-
-def delta_step(inputs: DeltaInputs, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Take one token of each of n rows through their states (n, heads, key, value); gives what
-    it reads (n, heads, value), and the states after it.
-    """
-    queries, keys, values, decay, beta = inputs
-    state = state * decay.exp()[..., None, None]
-    found = torch.einsum("nhk,nhkv->nhv", keys, state)
-    change = (values - found) * beta[..., None]
-    state = state + keys[..., None] * change[..., None, :]
-    return torch.einsum("nhk,nhkv->nhv", queries, state), state
-
-
-def delta_scan(inputs: DeltaInputs, state: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-    """Take the tokens of one row through its state (heads, key, value), chunk by chunk; gives what
-    they read (tokens, heads, value), and the state after them. offset: of the first in its chunk.
-
-    Within a chunk each token's change depends on those before it: (1 + L) change = beta * (value -
-    what its key reads of the state before the chunk), L lower triangular. It is solved for all
-    chunks at once; then they go one after the other.
-    """
-    queries, keys, values, decay, beta = inputs
-    count = queries.shape[0]
-    around = offset, -(offset + count) % CHUNK
-    # (heads, chunks, CHUNK, ..); tokens that are none change nothing: they have zeros.
-    queries, keys, values = (
-        functional.pad(each.transpose(0, 1), (0, 0, *around)).unflatten(1, (-1, CHUNK))
-        for each in (queries, keys, values)
-    )
-    decay, beta = (
-        functional.pad(each.t(), around).unflatten(1, (-1, CHUNK)) for each in (decay, beta)
-    )
-    since = decay.cumsum(-1)  # what is left of the state before the chunk
-    between = (since[..., :, None] - since[..., None, :]).tril().exp().tril()
-    own = beta[..., None] * keys
-    overlap = (own @ keys.mT) * between
-    wanted = torch.cat((beta[..., None] * values, own * since.exp()[..., None]), dim=-1)
-    solved = torch.linalg.solve_triangular(overlap, wanted, upper=False, unitriangular=True)
-    change, reads = solved.split_with_sizes((values.shape[-1], keys.shape[-1]), -1)
-    weights = (queries @ keys.mT) * between
-    queries = queries * since.exp()[..., None]
-    keys = keys * (since[..., -1:] - since).exp()[..., None]
-    left = since[..., -1].exp()[..., None, None]
-    made = []
-    for chunk in range(queries.shape[1]):
-        its = change[:, chunk] - reads[:, chunk] @ state
-        made.append(queries[:, chunk] @ state + weights[:, chunk] @ its)
-        state = state * left[:, chunk] + keys[:, chunk].mT @ its
-    read = torch.cat(made, dim=1)[:, offset : offset + count]
-    return read.transpose(0, 1), state

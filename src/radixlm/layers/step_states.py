@@ -4,7 +4,7 @@ those of a step's rows are, and the short causal convolution that most of them b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -71,3 +71,8 @@ class CausalConv:
             convolved = functional.conv1d(seen[None], weight, bias, groups=x.shape[1])
             made[first:stop] = convolved[0].t()
         return made
+
+    def named_weights(self, place: str) -> Iterator[tuple[str, Tensor]]:
+        yield f"{place}.weight", self.weight
+        if self.bias is not None:
+            yield f"{place}.bias", self.bias

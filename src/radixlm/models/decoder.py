@@ -168,7 +168,7 @@ class CausalLM:
                 under("model.embed_tokens", self.embedding.named_weights()),
                 under("model", iter(()) if self.inputs is None else self.inputs.named_weights()),
                 *layers,
-                under("model.norm", self.norm.named_weights()),
+                under(f"model.{self.config.traits.norms.last}", self.norm.named_weights()),
                 self.head.named_weights(),
             )
         )

@@ -23,9 +23,11 @@ from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.layer_inputs import LayerInput
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
 from radixlm.layers.lora import Multiply
+from radixlm.layers.mamba2 import Mamba2, MambaSizes
 from radixlm.layers.mlps import MLP
 from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
+from radixlm.layers.short_conv import ConvSizes, ShortConv
 from radixlm.layers.split import Split, SplitRowNorm
 from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.latent_projections import LatentProjections
@@ -35,7 +37,7 @@ from radixlm.products.compiled import TensorOptions
 
 NamedWeights = Iterator[tuple[str, Tensor]]
 Norm = RMSNorm | LayerNorm | NoNorm
-StateLayer = GatedDelta
+StateLayer = GatedDelta | Mamba2 | ShortConv
 
 
 def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNorm:
@@ -75,7 +77,7 @@ class SelfAttention:
         parts = dict(zip(traits.qkv, sizes, strict=False))
         self.qkv = Linear(hidden, parts, options, bias=traits.qkv_bias)
         made = config.n_heads * (traits.value_dim or config.head_dim)
-        self.output = Linear(made, {"o_proj": hidden}, options, bias=traits.output_bias)
+        self.output = Linear(made, {traits.output: hidden}, options, bias=traits.output_bias)
         # The norm that attention knows, and what is done before it.
         self.norm: QueryKeyNorm | None = None
         self.before: RowNorm | HeadNorms | ValueNorm | None = None
@@ -281,7 +283,7 @@ class DecoderLayer:
             for linear in mixer.linears():
                 yield f"{place}.", linear
         for place, linear in self.mlp.linears():
-            yield f"{self._traits.mlp}.{place}", linear
+            yield joined(self._traits.mlp, place), linear
         for part in (self.beside, self.input):
             if part is not None:
                 yield from part.linears()
@@ -309,6 +311,10 @@ def _state(config: ModelConfig, layer: int, options: TensorOptions) -> StateLaye
     match sizes:
         case DeltaSizes():
             return GatedDelta(sizes, layer, hidden, eps, options)
+        case MambaSizes():
+            return Mamba2(sizes, layer, hidden, eps, options)
+        case ConvSizes():
+            return ShortConv(sizes, layer, options)
         case None:
             raise ValueError(f"{config.model_type} has no states")
 
@@ -357,8 +363,8 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
     ]
     shared: SharedExpert | MLP | None = None
     if traits.shared:
-        place = f"{traits.shared_place}."
-        shared = mlp(traits.shared, (f"{place}gate_proj", f"{place}up_proj"), f"{place}down_proj")
+        *gate_up, down = (f"{traits.shared_place}.{name}" for name in traits.shared_names)
+        shared = mlp(traits.shared, tuple(gate_up), down)
         if traits.shared_gate:
             shared = SharedExpert(shared, hidden, options, gate=traits.shared_gate)
     return ExpertMLP(router, experts, shared, weighs_inputs=traits.weighs_inputs)
@@ -384,4 +390,9 @@ def _router(
 
 def under(prefix: str, weights: NamedWeights) -> NamedWeights:
     """Named as what lies under `prefix`."""
-    return ((f"{prefix}.{name}", tensor) for name, tensor in weights)
+    return ((joined(prefix, name), tensor) for name, tensor in weights)
+
+
+def joined(place: str, name: str) -> str:
+    """A name in a place, which may be empty."""
+    return f"{place}.{name}" if place else name

@@ -67,7 +67,12 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     of_layer: dict[str, Fold] = {}
     # What experts give is multiplied by their router.
     added = {f"{traits.mlp}.{traits.down}": traits.residual}
-    added["self_attn.o_proj"] = traits.residual * traits.values
+    added[f"self_attn.{traits.output}"] = traits.residual * traits.values
+    if traits.state is not None:
+        added[f"{traits.state.place}.out_proj"] = traits.residual
+    if traits.experts is not None and traits.experts.shared:
+        name = f"{traits.experts.shared_place}.{traits.experts.shared_names[-1]}"
+        added[f"{traits.mlp}.{name}" if traits.mlp else name] = traits.residual
     for name, factor in added.items():
         if factor != 1:
             of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(factor))
@@ -85,7 +90,7 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     if norms.base:
         names = (norms.attention, norms.after_attention, norms.mlp, norms.after_mlp)
         of_layer |= {f"{name}.weight": Fold(base=norms.base) for name in names if name}
-        made["model.norm.weight"] = Fold(base=norms.base)
+        made[f"model.{norms.last}.weight"] = Fold(base=norms.base)
     for layer in range(config.n_layers):
         its = of_attention[config.kv_shapes[layer][:2]] | of_layer
         made |= {f"model.layers.{layer}.{name}": fold for name, fold in its.items()}

@@ -28,7 +28,9 @@ ARCHITECTURES = (
     *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text", "mimo_v2_flash"),
 )
 # Those that carry states.
-HYBRIDS = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+HYBRIDS = (
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "bamba", "granitemoehybrid"),
+)
 _WINDOWS = {
     "sliding_window": 24,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -100,6 +102,13 @@ _DELTA = {
     "linear_value_head_dim": 20,
     "pad_token_id": None,
 }
+_MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "mamba_expand": 2,
+    "pad_token_id": None,
+}
 _SHARED_EXPERT = {
     "num_experts": 6,
     "num_experts_per_tok": 3,
@@ -132,6 +141,18 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     },
     "qwen3_next": {**_DELTA, **_SHARED_EXPERT, "mlp_only_layers": [1]},
     "qwen3_5_text": _DELTA,
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "pad_token_id": None},
+    "bamba": {**_MAMBA, "attn_layer_indices": [1]},
+    "granitemoehybrid": {
+        **_MAMBA,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.7,
+        "num_local_experts": 5,
+        "shared_intermediate_size": 48,
+    },
     "qwen3_5_moe_text": {**_DELTA, **_SHARED_EXPERT},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 3, "pad_token_id": None},
     "granitemoe": {

@@ -47,6 +47,9 @@ def logits(model: CausalLM, token_ids: Tensor = TOKENS) -> Tensor:
         ("qwen3_next", {"mlp_only_layers": [0, 1, 2], "linear_num_value_heads": 2}),
         ("qwen3_5_text", {"linear_conv_kernel_dim": 2, "attention_bias": True}),
         ("qwen3_5_text", {"layer_types": None, "num_hidden_layers": 4}),
+        ("lfm2", {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
+        ("bamba", {"mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_n_groups": 1}),
+        ("granitemoehybrid", {"num_local_experts": 0, "position_embedding_type": "rope"}),
     ],
 )
 def test_logits_equal_transformers(

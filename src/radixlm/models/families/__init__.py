@@ -19,8 +19,10 @@ from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
 from radixlm.models.families.internlm import InternLM3
+from radixlm.models.families.lfm import Lfm2
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
+from radixlm.models.families.mamba_hybrids import Bamba, GraniteHybrid
 from radixlm.models.families.mimo import MiMoV2Flash
 from radixlm.models.families.minimax import MiniMaxM2
 from radixlm.models.families.mistral import Ministral3, Mistral4
@@ -107,6 +109,9 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "qwen3_5_moe_text": Qwen35Moe,
         "gemma4_unified_text": Gemma4Unified,
         "mimo_v2_flash": MiMoV2Flash,
+        "lfm2": Lfm2,
+        "bamba": Bamba,
+        "granitemoehybrid": GraniteHybrid,
         **TEXTS,
     }
 )

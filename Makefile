@@ -26,7 +26,7 @@ endef
 # Where bytecode may not be kept, every process compiles all that it imports: ten seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install develop serve deploy test check commits lint types quick bench gpu-check gpu-check-wheels wheel lint-deploy clients sglang-frontend clean
+.PHONY: install develop serve deploy test check commits lint types quick bench gpu-check gpu-check-wheels gpu-kernels wheel lint-deploy clients sglang-frontend clean
 
 install: $(SERVING)
 
@@ -104,6 +104,11 @@ gpu-check-wheels:
 	--implementation cp --python-version $(GPU_PYTHON_VERSION) \
 	$(foreach platform,$(GPU_PLATFORMS),--platform $(platform)_x86_64) \
 	--constraint constraints.txt --dest .gpu-wheels $(GPU_WHEELS)
+
+# The kernels of GPUs by Triton's interpreter, and compiled; Triton is 190 MB, 690 where it lies.
+gpu-kernels: $(DEVELOPING)
+	$(INSTALL) 'triton==3.7.1'
+	$(BIN)/python -m pytest tests/tensor/attention/test_gpu_backend.py $(ARGS)
 
 # Builds the wheel into dist/ and tries it in a clean environment.
 wheel: $(DEVELOPING)

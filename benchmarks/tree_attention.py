@@ -24,8 +24,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from benchmarks.rows import show_rows
-from radixlm.attention.attend import Attend
-from radixlm.attention.backends import AttentionBackend, make_backend
+from radixlm.attention.attend import Attend, AttentionBackend
+from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
 from radixlm.core.batch import Extent, Remap, ScheduledRow, Segment
 from radixlm.core.request import GenerateRequest

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from scripts.gpu_check import commands, hardware, speeds, tokens
+from scripts.gpu_check import commands, hardware, kernels, speeds, tokens
 from scripts.gpu_check.place import Finding, Place
 from scripts.gpu_check.running import NO_GPU, Check, Report, run_all, said
 
@@ -32,17 +32,20 @@ class _Kind(NamedTuple):
 # In order of worth: where time ends, the rest is not begun.
 KINDS: Mapping[str, _Kind] = {
     "hardware": _Kind(hardware.hardware, 60),
-    "tests": _Kind(commands.tests, 90),
+    "kernels": _Kind(commands.kernels, 150),
+    "tests": _Kind(commands.tests, 60),
     "tokens": _Kind(tokens.tokens, 150),
     "small": _Kind(speeds.model_small, 60),
     "large": _Kind(speeds.model_large, 100),
-    "attention": _Kind(speeds.attention, 60),
+    "attention": _Kind(kernels.attention, 60),
+    "launches": _Kind(kernels.launches, 30),
+    "tiles": _Kind(kernels.tiles, 70),
     "bench": _Kind(commands.bench, 180),
     "parts": _Kind(speeds.parts, 60),
     "memcheck": _Kind(commands.memcheck, 90),
     "trace": _Kind(speeds.trace, 40),
 }
-NOT_THERE_YET = ("graphs", "steps that overlap", "kernels of our own", "products of 4, 8 bits, FP8")
+NOT_THERE_YET = ("graphs", "steps that overlap", "products of 4, 8 bits, FP8")
 
 
 def main() -> int:

@@ -13,13 +13,19 @@ from scripts.gpu_check.place import Finding, Place
 _ROOT = Path(__file__).resolve().parents[2]
 _TAIL = 1_500
 # Other versions of libraries than ours may warn of other things.
-_TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "tests/gpu")
+_TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default")
+_OF_KERNELS = "tests/gpu/test_attention_on_devices.py"
 _BENCH = ("-c", "from radixlm.cli.start import main; main()", "bench", "shared-prefix")
 
 
+def kernels(_: Place) -> Iterator[Finding]:
+    """Attention against float64 in every form, by our kernels and by torch."""
+    yield from _run(_OF_KERNELS, [sys.executable, *_TESTS, _OF_KERNELS])
+
+
 def tests(_: Place) -> Iterator[Finding]:
-    """Attention against float64 in every form, host copies, sampling: tests/gpu."""
-    yield from _run("tests/gpu", [sys.executable, *_TESTS])
+    """Host copies, sampling: the rest of tests/gpu."""
+    yield from _run("tests/gpu", [sys.executable, *_TESTS, "tests/gpu", "--ignore", _OF_KERNELS])
 
 
 def bench(place: Place) -> Iterator[Finding]:

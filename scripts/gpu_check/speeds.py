@@ -10,12 +10,9 @@ import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from radixlm.attention.backends import make_backend
-from radixlm.attention.plan import make_plan
 from radixlm.bench.machine import layer_products
-from radixlm.layers.rotary import Rotation
 from radixlm.memory.packing import PoolBlocks
-from radixlm.memory.pools import KVPool, ReqToTokenPool
+from radixlm.memory.pools import KVPool
 from radixlm.models import ModelConfig
 from radixlm.runner.sampler import sample
 from radixlm.testing.checkpoints import SHAPES
@@ -31,8 +28,6 @@ _STEPS = [
     Step("decode 256", 256, 1_000),
 ]
 _SMALL = [Step("decode 2", 2, 40), Step("decode 4 over shared", 4, 90, shared=64)]
-# Rows, tokens before, and those of them that are shared.
-_READS = [(1, 1_000, 0), (1, 32_000, 0), (32, 1_000, 0), (256, 1_000, 0), (256, 4_224, 4_096)]
 _HEADS = (32, 8, 128)
 _WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
 
@@ -95,35 +90,6 @@ def trace(place: Place) -> Iterator[Finding]:
     path = place.out / "trace.json.gz"
     seen.export_chrome_trace(str(path))
     yield {"what": "profiler's trace", "file": path.name, "kb": path.stat().st_size // 1024}
-
-
-@torch.inference_mode()
-def attention(place: Place) -> Iterator[Finding]:
-    """One layer with the heads of an 8B model, reads of the context alone and together."""
-    heads, kv, head_dim = (4, 2, 16) if place.small else _HEADS
-    for rows, before, shared in [(2, 40, 0), (4, 90, 64)] if place.small else _READS:
-        step = Step("", rows, before, shared=shared)
-        batch = step.batch(begins=True)
-        pool = KVPool(1, step.tokens, kv, head_dim, torch.bfloat16, place.device)
-        table = ReqToTokenPool(rows, before + 1, place.device)
-        table.apply(batch.rows)
-        backend = make_backend(pool, heads)
-        slots = torch.from_numpy(np.concatenate([row.new_slots for row in batch.rows]))
-        slots = slots.long().to(place.device)
-        qkv = torch.randn(rows, (heads + 2 * kv) * head_dim, device=place.device).bfloat16()
-        turning = torch.ones(rows, head_dim, device=place.device, dtype=torch.bfloat16)
-        turning[:, head_dim // 2 :] = 0  # by nothing
-        for name, sharing in (("alone", None), ("together", backend.sharing)):
-            if sharing is not None and not shared:
-                continue
-            plan = make_plan(batch.rows, sharing)
-            attend = backend.prepare(plan, table.table, slots)
-            seconds = place.seconds(partial(attend, 0, qkv, Rotation(turning), None))
-            yield {
-                "what": f"attention, {rows} rows of {before:,} tokens, {shared:,} shared, {name}",
-                "us": rounded(seconds * 1e6),
-                "gb_per_s": rounded(plan.kv_tokens_read * pool.layer_bytes(0) / seconds / 1e9),
-            }
 
 
 @torch.inference_mode()

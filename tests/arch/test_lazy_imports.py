@@ -17,6 +17,9 @@ from tests.arch.made_up_house import build
 LAZY = {
     # The public names, at their first use; `__init__.pyi` has their places.
     "__init__.py": ["import_module(homes[name])"],
+    # Imports Triton, which is where torch is for CUDA.
+    "attention/backends.py": ["radixlm.attention.gpu_backend"],
+    "kernels/gpu_launch.py": ["radixlm.kernels.gpu_rows"],
     "assembly/rank_setup.py": ["radixlm.assembly.rank_process.main"],
     "cli/cache_command.py": [
         "radixlm.memory.store_care.contents",

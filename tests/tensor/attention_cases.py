@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from radixlm.attention.attend import Attend
-from radixlm.attention.backends import AttentionBackend, CpuBackend
+from radixlm.attention.attend import Attend, AttentionBackend
+from radixlm.attention.backends import CpuBackend
 from radixlm.attention.plan import ChunkSize, Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend, parts_of
 from radixlm.core.batch import ScheduledRow, Segment, WindowMoves
@@ -33,6 +34,9 @@ class Heads(NamedTuple):
     n_heads: int
     n_kv_heads: int
     head_dim: int
+
+
+HEADS = Heads(6, 2, 16)
 
 
 class Case(NamedTuple):
@@ -92,7 +96,7 @@ def apart(case: Case, window: int) -> Case:
     layers = WindowLayers(frozenset({1}), slots.numel() + 1)
     shape = old.n_layers, old.capacity, old.n_kv_heads, old.head_dim
     pool = KVPool(*shape, old.dtype, old.device, windows=layers)
-    pool.move(WindowMoves(slots.int().numpy(), order.int().numpy()))
+    pool.move(WindowMoves(slots.int().cpu().numpy(), order.int().numpy()))
     for side, other in ((pool.keys[1], old.keys[1]), (pool.values[1], old.values[1])):
         side.fill_(float("nan"))
         side[order] = other[slots]
@@ -197,8 +201,13 @@ def _on_the_cpu(least_queries: int) -> Callable[..., AttentionBackend]:
     return partial(CpuBackend, least_queries=least_queries)
 
 
-# The product's two backends, torch's with groups of one size, and the CPU's with one way of
-# computing for everything.
+def _of_a_gpu(*given: Any, **named: Any) -> AttentionBackend:
+    """Its kernels are Triton's, which is not everywhere."""
+    return import_module("radixlm.attention.gpu_backend").GpuBackend(*given, **named)
+
+
+# The product's two backends on a CPU, torch's with groups of one size, and the CPU's with one way
+# of computing for everything.
 BACKENDS: dict[str, Callable[..., AttentionBackend]] = {
     "torch": TorchBackend,
     "torch 1": partial(TorchBackend, group_tokens=1),
@@ -207,6 +216,9 @@ BACKENDS: dict[str, Callable[..., AttentionBackend]] = {
     "direct": _on_the_cpu(1 << 30),
     "tiles": _on_the_cpu(1),
 }
+
+
+ALL_BACKENDS = BACKENDS | {"gpu": _of_a_gpu}
 
 
 def run(
@@ -218,8 +230,10 @@ def run(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """window: of the layer that is computed; the one before it has none."""
+    made = ALL_BACKENDS[backend](case.pool, case.q.shape[1], windows=(None, window), cap=cap)
+    if sharing is not None and backend == "gpu":  # which reads no slots but those of a table
+        sharing = sharing._replace(least_view=made.sharing.least_view)
     plan = make_plan(case.rows, sharing)
-    made = BACKENDS[backend](case.pool, case.q.shape[1], windows=(None, window), cap=cap)
     return attention(made.prepare(plan, case.table, case.slots), case, sinks=sinks)
 
 
@@ -275,22 +289,34 @@ def seen(tokens: Tensor, context: Tensor, window: int | None) -> Tensor:
 
 
 # What a step of many rows over a tree may have beside them.
-KINDS = ("plain", "cap and sinks", "window", "coded")
+KINDS = ("plain", "cap and sinks", "window", "coded", "apart")
 
 
-def worst_in_trees(kind: str, dtype: torch.dtype, device: str | torch.device) -> float:
-    """How far attention by torch is from the reference, in steps over random trees."""
-    heads, window, found = Heads(6, 2, 16), 30 if kind == "window" else None, []
+def worst_in_trees(
+    kind: str,
+    dtype: torch.dtype,
+    device: str | torch.device,
+    heads: Heads = HEADS,
+    backend: str = "torch",
+    most: int = 24,
+) -> float:
+    """How far attention is from the reference, in steps over random trees. most: rows of each."""
+    window, found = 30 if kind in ("window", "apart") else None, []
     beside: dict[str, Any] = {}
     if kind == "cap and sinks":
         sinks = torch.tensor([-300.0, -1.0, 0.5, 4.0, 40.0, 300.0], device=device)
         beside = {"cap": 1.5, "sinks": sinks}
     for seed, page in enumerate((0, 1, 4)):
-        paths = random_tree(np.random.default_rng(seed), depth=3, page=page)
+        paths = random_tree(np.random.default_rng(seed), depth=3, page=page)[:most]
         case = make_tree_case(paths, heads, dtype, device, seed=seed, page=page)
         case = in_codes(case) if kind == "coded" else case
-        out = run(case, EVERYTHING, window=window, **beside)
-        found.append((out.double() - reference(case, window, **beside)).abs().max().item())
+        wanted = None
+        if kind == "apart":
+            run(case)
+            wanted, case = reference(case, window), apart(case, window or 0)
+        out = run(case, EVERYTHING, backend, window, **beside)
+        wanted = reference(case, window, **beside) if wanted is None else wanted
+        found.append((out.double() - wanted).abs().max().item())
     return max(found)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_check import hardware, speeds, tokens
+from scripts.gpu_check import hardware, kernels, speeds, tokens
 from scripts.gpu_check.commands import memcheck
 from scripts.gpu_check.place import Finding, Place
 
@@ -17,7 +17,9 @@ from scripts.gpu_check.place import Finding, Place
     [
         hardware.hardware,
         speeds.model_small,
-        speeds.attention,
+        kernels.attention,
+        kernels.launches,
+        kernels.tiles,
         speeds.parts,
         speeds.trace,
         memcheck,

@@ -16,7 +16,7 @@ from radixlm.cache.components.states import StateSlots
 from radixlm.cli.check_command import command as check_command
 from radixlm.core.errors import ConfigError
 from radixlm.core.misses import MissReason
-from radixlm.core.request import RequestOutput
+from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.engine import EngineCore
 from radixlm.testing.reference import HYBRIDS, greedy, load_reference, make_checkpoint
 from tests.invariants import check
@@ -167,6 +167,16 @@ def test_pins_keep_a_checkpoint(model: Model) -> None:
         again = engine.generate(LONG, PARAMS)[0]
         engine.unpin(pin.id)
     assert (list(again.token_ids), again.cached_tokens) == (model.wanted[0], len(LONG) - 1)
+
+
+def test_breakpoints_are_kept(model: Model) -> None:
+    """What is to be kept of a prompt ends at a checkpoint, and stays."""
+    with model.opened(max_mamba_cache_size=6, max_pinned_tokens=400) as engine:
+        marked = engine.generate(LONG, PARAMS, breakpoints=[Breakpoint(60, 100.0)])[0]
+        assert marked.kept == (Breakpoint(60, 100.0),)
+        one_by_one(engine, [prompt[9:] for prompt in PROMPTS])
+        again = engine.generate([*LONG[:60], 1, 2], PARAMS)[0]
+    assert (list(marked.token_ids), again.cached_tokens) == (model.wanted[0], 60)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from radixlm.attention.plan import AttentionPlan, ChunkSize
+from radixlm.attention.plan import AttentionPlan, ChunkSize, Sharing
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 
@@ -45,6 +45,20 @@ class Reading(Protocol):
     """
 
     def read(self, layer: int, q: Tensor) -> Tensor: ...
+
+
+class AttentionBackend(Protocol):
+    """A way to compute attention over one pool, made once. sharing: what pays, for `make_plan`."""
+
+    sharing: Sharing
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+        """One step's attention.
+
+        table: (rows, context) int32, the request table with this step applied.
+        slots: (tokens,) int64, where the step's new tokens go.
+        """
+        ...
 
 
 def by_layer(

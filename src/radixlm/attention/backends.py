@@ -4,18 +4,19 @@ backend a machine gets.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from radixlm.attention.attend import Attend, by_layer
+from radixlm.attention.attend import Attend, AttentionBackend, by_layer
 from radixlm.attention.direct import make_direct_kernel, scratch_bytes
 from radixlm.attention.latents import LatentBackend
 from radixlm.attention.merge import make_merge_kernel
@@ -59,23 +60,11 @@ _OF_A_CALL = {
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
 # Of parts of contexts, in float32: where tokens would have more, contexts are not cut.
 _PARTS_BYTES = 64 << 20
+# Of kernels in Triton.
+_LARGEST_HEAD = 256
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
-
-
-class AttentionBackend(Protocol):
-    """A way to compute attention over one pool, made once. sharing: what pays, for `make_plan`."""
-
-    sharing: Sharing
-
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """One step's attention.
-
-        table: (rows, context) int32, the request table with this step applied.
-        slots: (tokens,) int64, where the step's new tokens go.
-        """
-        ...
 
 
 class CpuBackend:
@@ -349,7 +338,8 @@ def make_backend(
     deterministic: bool = False,
     expansions: Sequence[Expansion] = (),
 ) -> AttentionBackend:
-    """The CPU's own where all of its parts know pools of this type, else torch's.
+    """The CPU's own where all of its parts know pools of this type, Triton's kernels on a GPU, else
+    torch's.
 
     n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. expansions: of a pool of
     latents, each layer's, which are never deterministic. Raises ConfigError where it is not known.
@@ -359,9 +349,23 @@ def make_backend(
     if deterministic:
         check_deterministic(pool.dtype, pool.device, windows)
     if not _is_compiled(pool.dtype, pool.device):
-        return of_shapes(pool, windows, partial(TorchBackend, n_heads=n_heads, cap=cap))
+        return of_shapes(pool, windows, partial(_of_any_device, n_heads=n_heads, cap=cap))
     make = partial(CpuBackend, n_heads=n_heads, cap=cap, deterministic=deterministic)
     return of_shapes(pool, windows, make)
+
+
+def _of_any_device(
+    pool: KVPool, n_heads: int, cap: float, windows: Sequence[int | None]
+) -> AttentionBackend:
+    """Torch's, or on a GPU the one whose kernels are Triton's, if that is there (it comes with
+    torch for CUDA) and heads are not too large.
+    """
+    known = pool.head_dim <= _LARGEST_HEAD and importlib.util.find_spec("triton") is not None
+    if pool.device.type != "cuda" or not known:
+        return TorchBackend(pool, n_heads, windows=windows, cap=cap)
+    module = importlib.import_module("radixlm.attention.gpu_backend")
+    made: AttentionBackend = module.GpuBackend(pool, n_heads, windows=windows, cap=cap)
+    return made
 
 
 def _plain_backend(pool: KVPool, n_heads: int) -> CpuBackend | TorchBackend:

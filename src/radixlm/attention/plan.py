@@ -255,6 +255,11 @@ class AttentionPlan:
         """Tokens whose keys and values the step reads, in each layer; padding is not counted."""
         return sum(span.context for span in self.rows) + sum(read.length for read in self.shared)
 
+    def alone(self) -> AttentionPlan:
+        """The same step, in which each row reads by itself."""
+        rows = tuple(span.after(0) for span in self.rows)
+        return AttentionPlan((), rows, self.kv_tokens_of_rows)
+
     def within(self, window: int | None) -> AttentionPlan:
         """The same step for a layer in which a token sees the last `window` tokens, itself
         included, or those of its chunk: each row reads by itself, from the first token on that a

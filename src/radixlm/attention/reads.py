@@ -84,7 +84,7 @@ def reads_of(
 
 def by_token(reads: Sequence[ContextRead]) -> Numbers:
     """Rows of reads of one token each."""
-    made = _rows(reads)
+    made = rows_of(reads)
     counts = made[:, TOKENS]
     if len(made) < (total := int(counts.sum())):
         made = made.repeat(counts, axis=0)
@@ -129,7 +129,7 @@ def in_windows(
             at += line - first
         hidden = max(line, 0)
         newer.append(read.after(hidden))
-    return _rows(newer), _rows(older), np.concatenate(more)
+    return rows_of(newer), rows_of(older), np.concatenate(more)
 
 
 def in_blocks(reads: Sequence[ContextRead], block_tokens: int) -> Numbers:
@@ -142,10 +142,11 @@ def in_blocks(reads: Sequence[ContextRead], block_tokens: int) -> Numbers:
             blocks.append(
                 ContextRead(read.token + first, tokens, read.slots, length, seen, read.start)
             )
-    return _rows(blocks)
+    return rows_of(blocks)
 
 
-def _rows(reads: Sequence[ContextRead]) -> Numbers:
+def rows_of(reads: Sequence[ContextRead]) -> Numbers:
+    """The same as one array."""
     return np.array(reads, dtype=np.int64).reshape(-1, len(ContextRead._fields))
 
 
@@ -169,6 +170,19 @@ def cut(reads: Numbers, tile: int, wanted: int, most_parts: int, *, ordered: boo
         alone = few | (ordered & (reads[:, _START] > 0))
         reads = _pieces(reads, tile, tiles, np.where(alone, most, tiles))
     return reads[np.argsort(-reads[:, TOKENS] * reads[:, _LENGTH], kind="stable")]
+
+
+def cut_evenly(reads: Numbers, tile: int, least: int, wanted: int) -> Numbers:
+    """Contexts in pieces of whole tiles, near to what each of `wanted` has to take, or `least` of
+    them; the longest first.
+    """
+    if not len(reads):
+        return reads
+    tiles = -(-reads[:, _LENGTH] // tile)
+    each = max(-(-int(tiles.sum()) // wanted), least)
+    counts = np.maximum((tiles + each // 2) // each, 1)
+    reads = _pieces(reads, tile, tiles, -(-tiles // counts))
+    return reads[np.argsort(-reads[:, _LENGTH], kind="stable")]
 
 
 def _pieces(reads: Numbers, tile: int, tiles: Numbers, each: Numbers) -> Numbers:

@@ -11,10 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# On a CPU a long shared context is cut into pieces, so that the kernel has work for all cores: it
-# shares out heads and blocks of 32 queries, which of few rows and 3 heads come out uneven.
-_PIECES = 4
-_LEAST_PIECE = 256
 # The most scores that are written out at once, of a query with all heads if that has more: 128 MiB
 # in float32, as much for their weights, and again in the types before and after.
 MOST_SCORES = 1 << 25
@@ -84,34 +80,13 @@ def _multiplied(x: Tensor, by: Tensor) -> Tensor:
 def attend_all(q: Tensor, keys: Tensor, values: Tensor, cap: float = 0.0) -> tuple[Tensor, Tensor]:
     """All queries over all tokens, without a mask.
 
-        tokens   | piece | piece | piece | piece | rest |     pieces: one call, as a batch
-
     q: (heads, queries, head_dim), already scaled; keys, values: (tokens, heads, head_dim). cap: see
     `attend_part`.
     Returns the result (heads, queries, head_dim) and the lse (heads, queries) float32.
     """
-    length = keys.shape[0] // _PIECES
-    if length < _LEAST_PIECE or keys.device.type != "cpu":
-        length = keys.shape[0]
-    pieces = keys.shape[0] // length
-    whole = pieces * length
-    cut = (pieces, length, *keys.shape[1:])
-    out, lse = attend_part(
-        q.expand(pieces, *q.shape),
-        keys[:whole].view(cut).transpose(1, 2),
-        values[:whole].view(cut).transpose(1, 2),
-        None,
-        1.0,
-        cap,
-    )
-    if pieces == 1:
-        return out[0], lse[0]
-    total = lse.logsumexp(0)
-    made = torch.mul(out, (lse - total).exp_()[..., None]).sum(0)
-    if whole < keys.shape[0]:
-        rest = slice(whole, None)
-        merge(made, total, *attend_all(q, keys[rest], values[rest], cap))
-    return made, total
+    keys, values = keys.transpose(0, 1), values.transpose(0, 1)
+    out, lse = attend_part(q[None], keys[None], values[None], None, 1.0, cap)
+    return out[0], lse[0]
 
 
 def merge(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.core.errors import ModelError
+from radixlm.kernels.gpu_launch import Launch, row_kernel
 from radixlm.kernels.openmp import Worker, threads_for
 from radixlm.products.compiled import (
     ROWS_PER_UNIT,
@@ -210,6 +211,7 @@ class RMSNorm:
         self.eps = eps
         self.weight = options.empty(size)
         self._worker: Worker | None = None
+        self._on_gpu = row_kernel("add_norm", options.device.type)
         if options.known(size):
             self._worker = Worker(
                 norm_kernel(bfloat16=options.dtype == torch.bfloat16),
@@ -227,6 +229,8 @@ class RMSNorm:
         if compiled, in `out`. All are contiguous.
         """
         if self._worker is None:
+            if self._on_gpu is not None and x.is_contiguous():
+                return add_norm(self._on_gpu, x, added, self.weight, self.eps)
             if added is not None:
                 x.add_(added)
             return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
@@ -240,6 +244,16 @@ class RMSNorm:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield "weight", self.weight
+
+
+def add_norm(launch: Launch, x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    """See `RMSNorm`, of a GPU."""
+    out, size = torch.empty_like(x), x.shape[1]
+    aligned = (x.data_ptr() | (0 if added is None else added.data_ptr())) % 16 == 0
+    constants = {"SIZE": size, "D": 1 << (size - 1).bit_length()}
+    given = x, added, weight, out, eps
+    launch((added is None, aligned), (x.shape[0],), given, constants, num_warps=8)
+    return out
 
 
 def _bits_of(number: float) -> int:

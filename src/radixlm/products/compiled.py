@@ -21,6 +21,7 @@ from numba.core import cgutils
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.kernels.gpu_launch import Launch, row_kernel
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.kernels.strips import VECTOR_LANES
@@ -42,6 +43,8 @@ GATES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"silu": functional.silu, "gelu_tanh": functools.partial(functional.gelu, approximate="tanh")}
 )
 ROWS_PER_UNIT = 4
+# Numbers that a program has, on a GPU.
+_GATES_AT_ONCE = 1024
 _INT64 = ir.IntType(64)
 _ZERO = ir.Constant(_INT64, 0)
 
@@ -191,6 +194,7 @@ class Gate:
         self._bfloat16 = options.dtype == torch.bfloat16
         self._worker: Worker | None = None
         self._turning: Worker | None = None
+        self._on_gpu = row_kernel("gated", options.device.type) if kind == "silu" else None
         if options.known():
             self._worker = self._made(in_turns=False)
 
@@ -207,6 +211,8 @@ class Gate:
         """(tokens, 2 x size), contiguous -> (tokens, size), new or, if compiled, in `out`."""
         worker = self._turning if in_turns else self._worker
         if worker is None:
+            if self._on_gpu is not None and gate_up.dim() == 2 and gate_up.is_contiguous():
+                return gated(self._on_gpu, gate_up)
             gate, up = gate_up.chunk(2, dim=-1)
             return GATES[self.kind](gate).mul_(up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
@@ -216,6 +222,16 @@ class Gate:
         arguments.gate_up, arguments.out = gate_up.data_ptr(), out.data_ptr()
         worker(threads_for(rows, ROWS_PER_UNIT))
         return out
+
+
+def gated(launch: Launch, gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, see `Gate`, of a GPU."""
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = gate_up.new_empty((rows, width))
+    aligned = gate_up.data_ptr() % 16 == 0
+    grid = rows, -(-width // _GATES_AT_ONCE)
+    launch((width, aligned), grid, (gate_up, out), {"SIZE": width, "BLOCK": _GATES_AT_ONCE})
+    return out
 
 
 class Gated:

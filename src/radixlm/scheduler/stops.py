@@ -18,6 +18,7 @@ class Checkpoints:
         before the last token    for the same prompt again: the last one's logits are wanted
         a branch                 where the cache's tokens part from the prompt and no state is kept;
                                  where the prompts that wait for this one part from it
+        a breakpoint             what is to be kept of a prompt must end where a match can
         every `interval` tokens
 
     At its end, however it comes, a request leaves one anyway: its state is not copied for that.
@@ -41,6 +42,8 @@ class Checkpoints:
         last = cache.round_down(state.prefill_end - 1)
         if done < last:
             yield last
+            ends = (cache.round_down(each.tokens) for each in state.request.breakpoints)
+            yield from (end for end in ends if done < end < last)
             branches = state.branch, self._room.first_shared(state)
             yield from (at for at in branches if done + LEAST_BETWEEN <= at < last)
 

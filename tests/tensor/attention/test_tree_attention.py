@@ -6,7 +6,7 @@ import torch
 
 from radixlm.attention.backends import CpuBackend
 from radixlm.attention.plan import AttentionPlan, Sharing, make_plan
-from radixlm.attention.torch_parts import attend_all, attend_part, plain_part
+from radixlm.attention.torch_parts import attend_part, plain_part
 from radixlm.memory.pools import KVPool
 from tests.pairs import pairs
 from tests.tensor.attention_cases import (
@@ -73,19 +73,6 @@ def test_the_plain_part_equals_the_kernel(masked: bool) -> None:
     made = plain_part(q, k, v, mask if masked else None, 0.3)
     for one, other in zip(made, wanted, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("tokens", [1, 255, 1023, 1024, 1027, 1500])
-def test_a_long_context_is_cut_without_a_trace(tokens: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    q = torch.randn(2, 6, 8, generator=generator)
-    keys, values = (torch.randn(tokens, 2, 8, generator=generator) for _ in range(2))
-    out, lse = attend_all(q, keys, values)
-    wanted = plain_part(
-        q[None], keys.transpose(0, 1)[None], values.transpose(0, 1)[None], None, 1.0
-    )
-    torch.testing.assert_close(out, wanted[0][0], atol=1e-5, rtol=0)
-    torch.testing.assert_close(lse, wanted[1][0], atol=1e-5, rtol=0)
 
 
 def _plan(paths: list[Path], rule: Sharing, page: int = 0) -> AttentionPlan:

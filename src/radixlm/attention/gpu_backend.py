@@ -1,0 +1,319 @@
+"""Attention on NVIDIA GPUs, by kernels in Triton. Imported where these are to run, and not else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from radixlm.attention.attend import Attend, by_layer
+from radixlm.attention.plan import AttentionPlan, Sharing
+from radixlm.attention.reads import (
+    TOKENS,
+    ContextRead,
+    Numbers,
+    cut_evenly,
+    in_blocks,
+    newest,
+    number_parts,
+    rows_of,
+)
+from radixlm.kernels.gpu_attention import attend, merge
+from radixlm.kernels.gpu_launch import Launch
+from radixlm.kernels.gpu_place import place
+from radixlm.layers.linear import QueryKeyNorm
+from radixlm.layers.rotary import Rotation
+from radixlm.memory.pools import KVPool
+
+# Of parts of contexts, in float32: where tokens would have more, none is shared.
+PARTS_BYTES = 512 << 20
+# Parts that are merged at a time; heads that a program places.
+_PARTS_AT_ONCE, _HEADS_AT_ONCE = 16, 8
+_HEADER = 8
+
+
+class Tile(NamedTuple):
+    """How reads are computed: queries and tokens of the context at a time; warps of a program, and
+    stages of its pipeline. programs: of a multiprocessor at a time. least: of `tokens`, how many
+    a piece of a context has at least.
+    """
+
+    queries: int
+    tokens: int
+    warps: int
+    stages: int
+    programs: int
+    least: int
+
+
+def tiles_for(queries: int, head_dim: int, dtype: torch.dtype, *, wgmma: bool) -> tuple[Tile, Tile]:
+    """Choose tiles for reads of few tokens and of many. queries: of a key head. wgmma: whether the
+    GPU has it (Hopper). Others spill registers at 128 queries, as heads do that are filled up.
+    """
+    fewest = max(16, _power(queries))
+    wide = head_dim > 128
+    if dtype == torch.float32:  # its products are not the tensor cores' own
+        few = Tile(fewest, 16 if wide else 32, 4, 2, 2, 2)
+        return few, few
+    few = Tile(fewest, 32, 4, 3, 2 if wide else 4, 2)
+    if wgmma and not wide and head_dim == _power(head_dim):
+        # Slots are loaded before keys: of five stages three have keys and values on their way.
+        return few, Tile(max(fewest, 128), 64, 8, 5, 1, 4)
+    return few, Tile(max(fewest, 64), 32 if wide else 64, 8, 3, 1, 4)
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()
+
+
+class GpuBackend:
+    """Attention by one kernel for all reads of a step, whatever they are, and one that merges.
+
+    n_heads: of queries; windows: see `by_layer`; cap: of scores, 0: none. tiles: see `tiles_for`.
+    """
+
+    def __init__(
+        self,
+        pool: KVPool,
+        n_heads: int,
+        *,
+        windows: Sequence[int | None] = (),
+        cap: float = 0.0,
+        tiles: tuple[Tile, Tile] | None = None,
+    ) -> None:
+        self.pool, self.n_heads, self.cap = pool, n_heads, cap
+        self.group = n_heads // pool.n_kv_heads
+        self.place, self.attend, self.merge = map(Launch, (place, attend, merge))
+        self._windows = windows
+        # On the CPU it is Triton's interpreter that computes.
+        self.processors, self.precision, wgmma = 3, "wide", True
+        if pool.device.type == "cuda":
+            found = torch.cuda.get_device_properties(pool.device)
+            self.processors, wgmma = found.multi_processor_count, found.major == 9
+            self.precision = "tf32x3" if pool.dtype == torch.float32 else "tf32"
+        self.tiles = tiles or tiles_for(self.group, pool.head_dim, pool.dtype, wgmma=wgmma)
+        self.sharing = Sharing(
+            # Rows with more fill tiles of their own.
+            largest=max(64 // self.group, 1),
+            fewest=1,
+            # A part is written and read: as long as reading twice a group's tokens takes.
+            shortest=max(2 * self.group, 64),
+            least_saved=(1 << 21) // (pool.n_kv_heads * pool.head_dim),
+            least_view=sys.maxsize,  # slots are the table's: a read is one stretch of a context
+        )
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+        """See `AttentionBackend`. One copy to the device, for all layers."""
+        pool = self.pool
+        if pool.device.type == "cuda":
+            torch.cuda.set_device(table.device)  # where Triton launches
+        step = _StepMemory(pool.device, (self.n_heads, pool.head_dim))
+        most = PARTS_BYTES // (4 * self.n_heads * (pool.head_dim + 2))
+
+        def make(its: AttentionPlan, window: int | None, own: bool) -> GpuAttention:
+            reads = self.reads(its, table.stride(0), window)
+            if reads.n_parts > most and its.shared:
+                reads = self.reads(its.alone(), table.stride(0), window)
+            places = pool.window_slots if own else None
+            return GpuAttention(self, step, reads, window or 0, (table, places, slots))
+
+        return by_layer(plan, self._windows, make, apart=pool.windows is not None)
+
+    def reads(self, plan: AttentionPlan, width: int, window: int | None) -> GpuReads:
+        """Make the reads of layers with this window. width: of the request table."""
+        found = [
+            ContextRead(
+                span.token,
+                span.n_new,
+                span.table_row * width + span.start,
+                span.context,
+                span.context - span.n_new + 1,
+                span.start,
+            )
+            for span in plan.rows
+        ]
+        if plan.shared:
+            rows = {span.token: span.table_row * width for span in plan.rows}
+            found += [
+                ContextRead(
+                    read.first,
+                    read.stop - read.first,
+                    rows[read.first] + read.start,
+                    read.length,
+                    read.length,
+                    read.start,
+                )
+                for read in plan.shared
+            ]
+        few, many = self.tiles
+        at_once = few.queries // self.group
+        large = [read for read in found if read.tokens > at_once]
+        kinds = [
+            rows_of([read for read in found if read.tokens <= at_once]),
+            in_blocks(large, many.queries // self.group),
+        ]
+        for kind, tile in enumerate(self.tiles):
+            if window:
+                newest(kinds[kind], window)
+            wanted = max(self.processors * tile.programs // self.pool.n_kv_heads, 1)
+            kinds[kind] = cut_evenly(kinds[kind], tile.tokens, tile.least, wanted)
+        tokens = sum(span.n_new for span in plan.rows)
+        return GpuReads.of(kinds[0], kinds[1], tokens)
+
+
+class GpuReads(NamedTuple):
+    """The reads of layers of one kind. numbers: what kernels read, see `kernels.gpu_attention`.
+    kinds: of reads that there are, 0: of few tokens, 1: of many.
+    """
+
+    numbers: Numbers
+    kinds: tuple[int, ...]
+    n_parts: int
+
+    @classmethod
+    def of(cls, few: Numbers, many: Numbers, tokens: int) -> GpuReads:
+        both = np.concatenate((few, many))
+        lists: Sequence[Numbers] = [both[:0, 0]] * 3
+        if both[:, TOKENS].sum() > tokens:
+            lists = number_parts(both)
+        ends = _HEADER + np.cumsum([few.size, many.size, *map(len, lists)])
+        header = len(few), _HEADER, len(many), ends[0], len(lists[0]), *ends[1:4]
+        # As many as keep the place of the next ones a multiple of 16 bytes, which kernels know.
+        numbers = np.concatenate((header, both.ravel(), *lists, both[:1, 0][: ends[-1] % 2]))
+        kinds = tuple(kind for kind, reads in enumerate((few, many)) if len(reads))
+        return cls(numbers, kinds, len(lists[2]))
+
+
+class _StepMemory:
+    """A step's memory on the device: numbers for all of its layers, sent in one copy when the first
+    are needed, and the parts of one layer.
+    """
+
+    def __init__(self, device: torch.device, head: tuple[int, int]) -> None:
+        """head: of parts, how many there are and their size."""
+        self._device, self._head = device, head
+        self._arrays: list[Numbers] = []
+        self._n_parts = 0
+
+    def add(self, reads: GpuReads) -> slice:
+        """Return where its numbers will be."""
+        first = sum(map(len, self._arrays))
+        self._arrays.append(reads.numbers)
+        self._n_parts = max(self._n_parts, reads.n_parts)
+        return slice(first, first + len(reads.numbers))
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        whole = torch.from_numpy(np.concatenate(self._arrays))
+        if self._device.type != "cuda":
+            return whole
+        return whole.pin_memory().to(self._device, non_blocking=True)
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, Tensor]:
+        heads, size = self._head
+        rows = self._n_parts * heads
+        parts, states = (torch.empty(rows, n, device=self._device) for n in (size, 2))
+        return parts, states
+
+
+class GpuAttention:
+    """One step's attention (an `Attend`): made for a plan, called once per layer, which then is a
+    kernel that places, one for each kind of reads, and one that merges.
+
+    memory: the request table; of each slot the layers' own, or None; slots of the new tokens.
+    """
+
+    def __init__(
+        self,
+        backend: GpuBackend,
+        step: _StepMemory,
+        reads: GpuReads,
+        window: int,
+        memory: tuple[Tensor, Tensor | None, Tensor],
+    ) -> None:
+        self._backend, self._step, self._window = backend, step, window
+        self._kinds, self._merges = reads.kinds, reads.n_parts > 0
+        self._place = step.add(reads)
+        self._table, self._places, self._slots = memory
+
+    @cached_property
+    def _numbers(self) -> Tensor:
+        return self._step.numbers[self._place]
+
+    def __call__(
+        self,
+        layer: int,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """See `Attend`."""
+        backend, size = self._backend, self._backend.pool.head_dim
+        pool, aligned = backend.pool, qkv.data_ptr() % 16 == 0
+        given = pool.keys[layer], pool.values[layer], pool.scales[layer] if pool.coded else None
+        own = pool.shapes[layer].source is None
+        self._placed(qkv, rotation, norm, given, pool.n_kv_heads if own else 0)
+        out = qkv.new_empty(qkv.shape[0], backend.n_heads * size)
+        parts, states = self._step.parts
+        numbers, scale = self._numbers, size**-0.5
+        heads = {"HEADS": backend.n_heads, "SIZE": size, "D": max(_power(size), 16)}
+        for kind in self._kinds:
+            tile = backend.tiles[kind]
+            reads = *given, self._table, self._places, numbers
+            backend.attend(
+                (kind, self._window, self._places is None, sinks is None, qkv.stride(0), aligned),
+                (backend.processors * tile.programs,),
+                (qkv, *reads, out, parts, states, sinks, qkv.stride(0), scale),
+                {
+                    "KIND": kind,
+                    "KV": pool.n_kv_heads,
+                    "WINDOW": self._window,
+                    "CAP": backend.cap,
+                    "M": tile.queries,
+                    "N": tile.tokens,
+                    "PRECISION": backend.precision,
+                    **heads,
+                },
+                num_warps=tile.warps,
+                num_stages=tile.stages,
+            )
+        if self._merges:
+            made = numbers, parts, states, out, sinks
+            programs = 8 * backend.processors
+            backend.merge(sinks is None, (programs,), made, {"J": _PARTS_AT_ONCE, **heads})
+        return out
+
+    def _placed(
+        self,
+        qkv: Tensor,
+        rotation: Rotation,
+        norm: QueryKeyNorm | None,
+        given: tuple[Tensor, Tensor, Tensor | None],
+        kv: int,
+    ) -> None:
+        """Norm and turn queries, in place, and `kv` keys; put these and values into the pool."""
+        backend, size, heads = self._backend, self._backend.pool.head_dim, self._backend.n_heads
+        table, factors, places, stride = *rotation, self._places, qkv.stride(0)
+        weights = (None, None, 0.0) if norm is None else (norm.q_weight, norm.k_weight, norm.eps)
+        after, aligned = norm is not None and norm.after, qkv.data_ptr() % 16 == 0
+        backend.place(
+            (factors is None, places is None, norm is None, after, stride, aligned, kv),
+            (qkv.shape[0], -(-(heads + 2 * kv) // _HEADS_AT_ONCE)),
+            (qkv, table, factors, self._slots, places, *given, *weights, stride),
+            {
+                "HEADS": heads,
+                "KV": kv,
+                "SIZE": size,
+                "D": _power(size // 2),
+                "BLOCK": _HEADS_AT_ONCE,
+                "AFTER": after,
+            },
+        )

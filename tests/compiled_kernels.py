@@ -1,0 +1,138 @@
+"""The kernels of GPUs as Triton compiles them, without a GPU: `python -m tests.compiled_kernels`.
+
+Prints one JSON object a line: a kernel, for which GPU, and what it takes there. What kernels are
+given is caught where they would be launched.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from radixlm.attention.gpu_backend import GpuBackend, tiles_for
+from radixlm.attention.plan import make_plan
+from radixlm.kernels import gpu_attention, gpu_place, gpu_rows
+from radixlm.kernels.gpu_launch import Launch
+from radixlm.layers.linear import add_norm
+from radixlm.products.compiled import gated
+from tests.tensor.attention_cases import EVERYTHING, Heads, attention, in_codes, make_tree_case
+from tests.tensor.attention_cases import Path as TreePath
+
+_TYPES = {
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.int8: "*i8",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+}
+_OPTIONS = ("num_warps", "num_stages")
+CASES = [
+    ("plain", torch.bfloat16, Heads(32, 8, 128)),
+    ("plain", torch.bfloat16, Heads(16, 8, 128)),
+    ("coded", torch.bfloat16, Heads(32, 8, 128)),
+    ("window", torch.bfloat16, Heads(8, 1, 64)),
+    ("cap and sinks", torch.bfloat16, Heads(8, 4, 256)),
+    ("plain", torch.float16, Heads(9, 3, 80)),
+    ("plain", torch.float32, Heads(4, 1, 128)),
+]
+
+
+def caught(
+    kind: str, dtype: torch.dtype, heads: Heads, capability: int
+) -> list[tuple[Any, dict[str, Any]]]:
+    """The kernels of a step with reads of every kind, each with what it is given by name."""
+    group = heads.n_heads // heads.n_kv_heads
+    tiles = tiles_for(group, heads.head_dim, dtype, wgmma=capability == 90)
+    found: list[tuple[Any, dict[str, Any]]] = []
+    of_rows = gpu_rows.add_norm, gpu_rows.gated
+    for kernel in (gpu_attention.attend, gpu_attention.merge, gpu_place.place, *of_rows):
+
+        def keep(*given: Any, _kernel: Any = kernel, **named: Any) -> None:
+            args = dict(zip(_kernel.arg_names, given, strict=False))
+            found.append((_kernel, args | named))
+
+        kernel.run = keep
+    paths = [TreePath(((0, 40), (1, 30)), 3, 1)] * 70 + [TreePath((), 5, 300)]
+    case = make_tree_case(paths, heads, dtype, "cpu", seed=0, page=1)
+    case = in_codes(case) if kind == "coded" else case
+    capped = kind == "cap and sinks"
+    cap, sinks = ({"cap": 30.0}, torch.zeros(heads.n_heads)) if capped else ({}, None)
+    window = 64 if kind == "window" else None
+    backend = GpuBackend(case.pool, heads.n_heads, windows=(None, window), tiles=tiles, **cap)
+    plan = make_plan(case.rows, EVERYTHING._replace(least_view=backend.sharing.least_view))
+    attention(backend.prepare(plan, case.table, case.slots), case, sinks=sinks)
+    x = torch.zeros(3, 4_096, dtype=dtype)
+    add_norm(Launch(gpu_rows.add_norm), x, x, x[0], 1e-6)
+    gated(Launch(gpu_rows.gated), x)
+    return found
+
+
+def compiled(kernel: Any, given: dict[str, Any], capability: int) -> dict[str, Any]:
+    """What the kernel takes on GPUs of this capability."""
+    given = {name: value for name, value in given.items() if name not in ("grid", "warmup")}
+    options = {name: given.pop(name) for name in _OPTIONS if name in given}
+    if "PRECISION" in given:
+        given["PRECISION"] = "tf32x3" if given["q"].dtype == torch.float32 else "tf32"
+    signature, constants, aligned = {}, {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        value = given[name]
+        if isinstance(value, Tensor):
+            signature[name] = _TYPES[value.dtype]
+            aligned[(place,)] = [["tt.divisibility", 16]]
+        elif kernel.params[place].is_constexpr or value is None:
+            signature[name], constants[(place,)] = "constexpr", value
+        else:
+            signature[name] = "i32" if isinstance(value, int) else "fp32"
+            if isinstance(value, int) and value % 16 == 0:
+                aligned[(place,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    ptx = made.asm["ptx"]
+    return {
+        "kernel": kernel.fn.__name__,
+        "capability": capability,
+        **{name: given[name] for name in ("KIND", "M", "N", "D") if name in given},
+        **options,
+        "shared": made.metadata.shared,
+        "wgmma": ptx.count("wgmma.mma_async"),
+        "mma": ptx.count("mma.sync"),
+        "async": ptx.count("cp.async"),
+        **_resources(made.asm["cubin"]),
+    }
+
+
+def _resources(cubin: bytes) -> dict[str, int]:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [tool, "--dump-resource-usage", file.name]
+        said = subprocess.check_output(command, text=True)  # noqa: S603
+    return {
+        name.lower(): int(count) for name, count in re.findall(r"(REG|STACK|LOCAL):(\d+)", said)
+    }
+
+
+def rows(cases: Sequence[tuple[str, torch.dtype, Heads]]) -> Iterator[dict[str, Any]]:
+    for kind, dtype, heads in cases:
+        for capability in (90, 80):
+            for kernel, given in caught(kind, dtype, heads, capability):
+                name = f"{kind}, {dtype}, {tuple(heads)}"
+                yield {"case": name, **compiled(kernel, given, capability)}
+
+
+if __name__ == "__main__":
+    for row in rows(CASES):
+        print(json.dumps(row), flush=True)

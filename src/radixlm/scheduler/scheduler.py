@@ -174,6 +174,7 @@ class Scheduler:
             if row.start < state.prefill_end or row.stop == state.stop:
                 self._commit(state)
             if row.stop == state.stop:
+                state.kept = row.stop
                 state.running_lease.checkpoint()
             state.running_lease.pass_by(row.stop)
             token = result.tokens[index]
@@ -303,7 +304,8 @@ class Scheduler:
             match=self.waiting_room.match(state),
         )
         lease.hint = state.request.hint
-        state.computed, state.prefill_end = lease.cached, state.n_tokens
+        state.computed = state.kept = lease.cached
+        state.prefill_end = state.n_tokens
         state.branch = self.waiting_room.match(state).agreed.length
         self._checkpoints.place([state])
         slots = lease.extend(min(state.wanted, budget))

@@ -44,8 +44,9 @@ class Checkpoints:
             yield last
             ends = (cache.round_down(each.tokens) for each in state.request.breakpoints)
             yield from (end for end in ends if done < end < last)
-            branches = state.branch, self._room.first_shared(state)
-            yield from (at for at in branches if done + LEAST_BETWEEN <= at < last)
+            least = max(state.kept + LEAST_BETWEEN, done + 1)
+            branches = state.branch, self._room.first_shared(state, least)
+            yield from (at for at in branches if least <= at < last)
 
     def leave(self, state: RequestState) -> None:
         """Leave one where a request ends that runs no more, if all of it is in the cache."""

@@ -121,17 +121,26 @@ class WaitingRoom:
             if other.follows is None:
                 self._raise(other, shared)
 
-    def first_shared(self, state: RequestState) -> int:
-        """The first place after what is computed of a request where one that waits, and follows it
-        or would, goes on in another way; 0: there is none. O(1), amortised, once it has started.
+    def first_shared(self, state: RequestState, least: int) -> int:
+        """The first place from `least` on where one that waits, and follows a request or would once
+        it starts, goes on in another way; 0: there is none. O(places before it) once it has
+        started.
         """
         if not state.computing:
-            shared = self.index.sharing(state.known, state.namespace, state.computed)
-            return min((self._usable(*each) for each in shared if each[0] is not state), default=0)
-        followers = self.followers.get(state, [])
-        while followers and followers[0][2].follows is not state:
-            heappop(followers)
-        return followers[0][0] if followers else 0
+            sharing = self.index.sharing(state.known, state.namespace, state.computed)
+            shared = (self._usable(*each) for each in sharing if each[0] is not state)
+            return min((place for place in shared if place >= least), default=0)
+        followers, found, below = self.followers.get(state, []), 0, [0]
+        while below:
+            at = below.pop()
+            if at >= len(followers) or 0 < found <= followers[at][0]:
+                continue
+            place, _, other = followers[at]
+            if place >= least and other.follows is state:
+                found = place
+            else:
+                below += 2 * at + 1, 2 * at + 2
+        return found
 
     def stop_computing(self, leader: Leader, computed: int) -> None:
         """A leader has all of its prompt, or will not have: it got as far as `computed`."""

@@ -29,7 +29,8 @@ ARCHITECTURES = (
 )
 # Those that carry states.
 HYBRIDS = (
-    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "bamba", "granitemoehybrid"),
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe", "bamba"),
+    "granitemoehybrid",
 )
 _WINDOWS = {
     "sliding_window": 24,
@@ -142,6 +143,15 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_next": {**_DELTA, **_SHARED_EXPERT, "mlp_only_layers": [1]},
     "qwen3_5_text": _DELTA,
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "pad_token_id": None},
+    "lfm2_moe": {
+        "layer_types": ["conv", "full_attention", "conv"],
+        "pad_token_id": None,
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 1,
+        "routed_scaling_factor": 1.7,
+    },
     "bamba": {**_MAMBA, "attn_layer_indices": [1]},
     "granitemoehybrid": {
         **_MAMBA,
@@ -337,7 +347,7 @@ def fill(model: Any) -> None:
         if "gemma4" in model.config.model_type and name.endswith("q_norm.weight"):
             torch.nn.init.normal_(parameter, 0.25, 0.1)  # there nothing divides scores
     for name, buffer in model.named_buffers():
-        if name.endswith("correction_bias"):
+        if name.endswith(("correction_bias", "expert_bias")):
             buffer.normal_(0.0, 0.3)
         if name.endswith("layer_scalar"):
             buffer.uniform_(0.5, 1.0)

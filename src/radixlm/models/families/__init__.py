@@ -19,7 +19,7 @@ from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
 from radixlm.models.families.internlm import InternLM3
-from radixlm.models.families.lfm import Lfm2
+from radixlm.models.families.lfm import Lfm2, Lfm2Moe
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
 from radixlm.models.families.mamba_hybrids import Bamba, GraniteHybrid
@@ -110,6 +110,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "gemma4_unified_text": Gemma4Unified,
         "mimo_v2_flash": MiMoV2Flash,
         "lfm2": Lfm2,
+        "lfm2_moe": Lfm2Moe,
         "bamba": Bamba,
         "granitemoehybrid": GraniteHybrid,
         **TEXTS,

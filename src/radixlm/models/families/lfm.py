@@ -7,11 +7,12 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field
 
+from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.short_conv import ConvSizes
 from radixlm.models.config_fields import Count, Flag, Number, Size, supported
 from radixlm.models.families.mamba_hybrids import ConvWidth, mixers_of
 from radixlm.models.hf_config import HFConfig
-from radixlm.models.traits import Norms, QueryKeyNorms, Traits
+from radixlm.models.traits import Experts, Norms, QueryKeyNorms, Traits
 
 _Kind = Literal["conv", "full_attention"]
 _Kinds = Annotated[list[_Kind] | None, supported("conv and full_attention")]
@@ -63,3 +64,31 @@ class Lfm2(HFConfig):
             return size
         size = int(self.block_ffn_dim_multiplier * size)
         return -(-size // multiple) * multiple
+
+
+class Lfm2Moe(Lfm2):
+    """LFM2 with experts in all layers but the first ones, chosen by sigmoids."""
+
+    block_auto_adjust_ff_dim: Flag = False
+    block_multiple_of: Size = 1
+    num_dense_layers: Count
+    num_experts_per_tok: Size
+    moe_intermediate_size: Size
+    norm_topk_prob: Flag
+    routed_scaling_factor: Number
+    use_expert_bias: Flag
+
+    def traits(self) -> Traits:
+        correction = "expert_bias" if self.use_expert_bias else ""
+        experts = Experts(
+            self.num_experts,
+            self.num_experts_per_tok,
+            self.moe_intermediate_size,
+            renormalised=self.norm_topk_prob,
+            scale=self.routed_scaling_factor,
+            routing=GroupedRouting("sigmoid", correction),
+            layers=tuple(n >= self.num_dense_layers for n in range(self.num_hidden_layers)),
+            gate_up=("experts.{}.w1", "experts.{}.w3"),
+            down="experts.{}.w2",
+        )
+        return super().traits()._replace(experts=experts)

@@ -17,6 +17,15 @@ from radixlm.testing.reference import greedy, load_reference, make_checkpoint
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 FLAGS: dict[str, Any] = {"kv_tokens": 600, "dtype": "float32"}
+SMALL_VALUES = {
+    "head_dim": 8,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}
 # Of two families, whose prompts begin alike.
 PROMPTS = [
     [*range(start, start + 25), *range(7 * i, 7 * i + 3 + i)] for start in (9, 90) for i in range(3)
@@ -35,6 +44,9 @@ def answers(engine: Engine) -> list[list[int]]:
         ("qwen3", {}),
         ("mistral", {"sliding_window": 17}),
         ("gpt_oss", {}),
+        ("youtu", SMALL_VALUES),
+        pytest.param("axk1", SMALL_VALUES, marks=pytest.mark.slow),
+        pytest.param("minicpm3", SMALL_VALUES, marks=pytest.mark.slow),
         *(
             pytest.param(name, {}, marks=pytest.mark.slow)
             for name in ("phi", "opt", "gpt_bigcode", "persimmon", "olmo", "helium", "gemma2")

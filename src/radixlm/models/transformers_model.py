@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from radixlm.attention.attend import Attend
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
@@ -76,18 +77,21 @@ class _Bridge:
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, more: Mapping[str, Any]
     ) -> Tensor:
-        """q, k, v: (1, heads, tokens, head_dim) -> (1, tokens, heads, head_dim)."""
-        tokens, head_dim = q.shape[2:]
+        """q, k, v: (1, heads, tokens, head_dim) -> (1, tokens, heads, head_dim). v's may be less:
+        zeros fill it up.
+        """
+        (tokens, head_dim), of_values = q.shape[2:], v.shape[3]
         if self.attend is None:
             self.calls.append(_noted(layer, q, k, v, more))
-            return q.new_zeros(1, tokens, q.shape[1], v.shape[3])
+            return q.new_zeros(1, tokens, q.shape[1], of_values)
         factor = scale * math.sqrt(head_dim)
         q = q if factor == 1 else q * factor
+        v = v if of_values == head_dim else functional.pad(v, (0, head_dim - of_values))
         qkv = torch.cat([each[0].transpose(0, 1) for each in (q, k, v)], dim=1).flatten(1)
         sinks = more.get("s_aux")
         sinks = None if sinks is None else sinks.detach().float()
         answers = self.attend(layer, qkv, self._rotation(q), None, sinks)
-        return answers.view(1, tokens, -1, head_dim)
+        return answers.view(1, tokens, -1, head_dim)[..., :of_values]
 
     def _rotation(self, q: Tensor) -> Rotation:
         """The rotation of nothing: transformers has turned them."""
@@ -193,7 +197,7 @@ class TransformersModel:
         if len({(call.heads, call.dims, call.cap) for call in calls}) > 1:
             raise _refused(config.model_type, "its layers have heads of different sizes")
         heads, (head_dim, of_values), cap = calls[0].heads, calls[0].dims, calls[0].cap
-        if head_dim != of_values or head_dim % 2:
+        if head_dim < of_values or head_dim % 2:
             raise _refused(config.model_type, f"keys have {head_dim} numbers, values {of_values}")
         others = sorted({name for call in calls for name in call.others})
         if others:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from radixlm.core.errors import UnsupportedModelError
 from radixlm.models import ModelConfig, load_config
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.models.test_model_parity import load, logits, tokens
@@ -159,6 +160,14 @@ def test_what_mimo_is_without_lists() -> None:
     assert [shape.n_kv_heads for shape in made.kv_shapes] == [1, 2, 2, 2, 2, 1, 2]
     assert made.traits.experts is not None
     assert made.traits.experts.layers == (False, *[True] * 6)
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "gemma4_text"])
+def test_heads_that_turn_in_part_where_a_family_does_not(kind: str) -> None:
+    ropes = {"full_attention": {"rope_type": "proportional"}}
+    ropes["sliding_attention"] = {"partial_rotary_factor": 0.5}
+    with pytest.raises(UnsupportedModelError, match=r"sliding_attention\.partial_rotary_factor"):
+        of(kind, rope_parameters=ropes, vocab_size_per_layer_input=320)
 
 
 def test_numbers_of_layers_have_leading_zeros(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ WHOLE: list[Any] = [
     ("internvl", "qwen2", {}),
     ("qwen2_vl", "qwen2", {"rope_parameters": _MROPE}),
     pytest.param("gemma3", "gemma3_text", {}, marks=pytest.mark.slow),
+    pytest.param("gemma4", "gemma4_text", {}, marks=pytest.mark.slow),
+    pytest.param("gemma4_unified", "gemma4_unified_text", {}, marks=pytest.mark.slow),
     pytest.param("llama4", "llama4_text", {}, marks=pytest.mark.slow),
     pytest.param("qwen3_vl", "qwen3", {"rope_parameters": _MROPE}, marks=pytest.mark.slow),
     pytest.param(

@@ -88,3 +88,11 @@ def test_a_tied_head(outer: bool | None, inner: bool | None, tied: bool) -> None
     config = {"model_type": "gemma3", "tie_word_embeddings": outer}
     made = text_config({**config, "text_config": {"tie_word_embeddings": inner}})
     assert made["tie_word_embeddings"] is tied
+
+
+def test_names_of_transformers_4() -> None:
+    """transformers 4 wrote Glm4vMoe_text, where 5 has glm4v_moe_text."""
+    config = {"model_type": "glm4v_moe", "text_config": {"model_type": "Glm4vMoe_text"}}
+    assert text_config(config)["model_type"] == "glm4v_moe_text"
+    other = {"model_type": "llava", "text_config": {"model_type": "new_text"}}
+    assert text_config(other)["model_type"] == "new_text"

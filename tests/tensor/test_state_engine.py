@@ -18,7 +18,8 @@ from radixlm.core.errors import ConfigError
 from radixlm.core.misses import MissReason
 from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.engine import EngineCore
-from radixlm.testing.reference import HYBRIDS, greedy, load_reference, make_checkpoint
+from radixlm.testing.hybrids import HYBRIDS
+from radixlm.testing.reference import greedy, load_reference, make_checkpoint
 from tests.invariants import check
 
 LONG = [2 + number * 7 % 60 for number in range(150)]
@@ -156,6 +157,15 @@ def test_without_a_cache(model: Model) -> None:
         for _ in range(2):
             assert tokens(engine.generate(PROMPTS, PARAMS)) == model.wanted
         assert engine.client.stats().mamba_free == states_of(engine).capacity
+
+
+@pytest.mark.parametrize(
+    "flags", [{"dtype": "bfloat16"}, {"kv_cache_dtype": "int8"}, {"quantization": "int8"}]
+)
+def test_other_types_are_the_same_cold_and_warm(model: Model, flags: dict[str, str]) -> None:
+    with model.opened(**flags) as engine:
+        cold, warm = (tokens(engine.generate(PROMPTS, PARAMS)) for _ in range(2))
+    assert warm == cold
 
 
 def test_pins_keep_a_checkpoint(model: Model) -> None:

@@ -5,7 +5,7 @@ adds what it was given, and which fades.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ class MambaSizes(NamedTuple):
 
     heads, head: of values, and their size. groups: heads of queries and keys, each that of several
     heads in a row. key: their size. width: of the convolution. bias, conv_bias: what adds one.
+    norm: of each group of what is read, once gates have multiplied it, or before, or none.
     """
 
     heads: int
@@ -33,6 +34,7 @@ class MambaSizes(NamedTuple):
     bias: bool
     conv_bias: bool
     place: str = "mamba"
+    norm: Literal["after", "before", ""] = "after"
 
     @property
     def channels(self) -> int:
@@ -88,10 +90,20 @@ class Mamba2:
         decay = self.decay.exp().neg() * step
         inputs = ScanInputs(queries, keys, values * step[..., None], decay)
         read = through(inputs, self._layer, states).addcmul(values, self.skip[:, None])
-        gated = read.flatten(1) * functional.silu(gate.float())
-        grouped = gated.unflatten(1, (sizes.groups, -1))
-        normed = functional.rms_norm(grouped, grouped.shape[2:], None, self._eps).flatten(1)
-        return multiply(self.output, (normed * self.norm).to(x.dtype), None)
+        made, gate = read.flatten(1), functional.silu(gate.float())
+        match sizes.norm:
+            case "after":
+                made = self._normed(made * gate)
+            case "before":
+                made = self._normed(made) * gate
+            case "":
+                made = made * gate
+        return multiply(self.output, made.to(x.dtype), None)
+
+    def _normed(self, x: Tensor) -> Tensor:
+        grouped = x.unflatten(1, (self._sizes.groups, -1))
+        normed = functional.rms_norm(grouped, grouped.shape[2:], None, self._eps)
+        return normed.flatten(1) * self.norm
 
     def linears(self) -> list[Linear]:
         """The projections in the order in which they are computed."""
@@ -102,4 +114,5 @@ class Mamba2:
             yield from linear.named_weights()
         yield from self.conv.named_weights("conv1d")
         yield from (("A_log", self.decay), ("dt_bias", self.step), ("D", self.skip))
-        yield "norm.weight", self.norm
+        if self._sizes.norm:
+            yield "norm.weight", self.norm

@@ -8,6 +8,7 @@ experts.stacked               one tensor is one for each expert
 experts.paired                rows of gates come first, then those of up
 gated_queries                 rows of gates come first, then those of queries
 state                         rows come by kind, not by head
+factors                       are multiplied
 spare_layers, spare           left out: they only propose tokens, which the model then would check
 """
 
@@ -76,6 +77,9 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     for name, factor in added.items():
         if factor != 1:
             of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(factor))
+    for name, rows in traits.factors:
+        each = torch.cat([torch.full((max(count, 1),), factor) for count, factor in rows])
+        of_layer[name] = Fold(each if rows[0][0] else rows[0][1])
     if traits.experts is not None and traits.experts.paired:
         order = torch.arange(2 * traits.experts.size).view(-1, 2).t().flatten()
         for number, name in product(range(traits.experts.number), traits.experts.gate_up):

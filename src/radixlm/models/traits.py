@@ -118,6 +118,8 @@ class Traits(NamedTuple):
     layer_inputs: numbers that a layer is given of each token, see `LayerInputs`; 0: none.
     layer_scale: what a layer gives is multiplied by a number of its own.
     state: of layers that carry one from token to token. mixers: of each layer; empty: attention.
+    factors: what rows of a layer's weights are multiplied by, by name: of a number of rows at a
+        time; 0: of all.
     gated_queries: each head of queries has as many gates, whose sigmoid multiplies what it reads.
     """
 
@@ -159,3 +161,4 @@ class Traits(NamedTuple):
     state: DeltaSizes | MambaSizes | ConvSizes | None = None
     mixers: tuple[Mixer, ...] = ()
     gated_queries: bool = False
+    factors: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()

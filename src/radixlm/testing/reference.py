@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
+from radixlm.testing.hybrids import HYBRIDS, SHARED_EXPERT
 
 # Which it is, but it stands in no table of theirs.
 transformers.AutoModelForCausalLM.register(
@@ -26,11 +27,6 @@ ARCHITECTURES = (
     *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
     *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
     *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text", "mimo_v2_flash"),
-)
-# Those that carry states.
-HYBRIDS = (
-    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe", "bamba"),
-    "granitemoehybrid",
 )
 _WINDOWS = {
     "sliding_window": 24,
@@ -94,30 +90,9 @@ _GEMMA4 = {
     "use_double_wide_mlp": True,
     "final_logit_softcapping": 6.0,
 }
-# Heads of states that several heads of values share, and sizes that are all different.
-_DELTA = {
-    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 12,
-    "linear_value_head_dim": 20,
-    "pad_token_id": None,
-}
-_MAMBA = {
-    "mamba_n_heads": 8,
-    "mamba_n_groups": 2,
-    "mamba_d_state": 12,
-    "mamba_expand": 2,
-    "pad_token_id": None,
-}
-_SHARED_EXPERT = {
-    "num_experts": 6,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 48,
-}
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
+    **HYBRIDS,
     "mistral": {"sliding_window": None},
     "phi3": {"pad_token_id": None, "partial_rotary_factor": 0.75},
     "granite": {
@@ -132,7 +107,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "glm": {"pad_token_id": None},
     "glm4": {"pad_token_id": None},
     "mixtral": {"num_local_experts": 6},
-    "qwen2_moe": {**_SHARED_EXPERT, "mlp_only_layers": [1]},
+    "qwen2_moe": {**SHARED_EXPERT, "mlp_only_layers": [1]},
     "qwen3_moe": {
         "num_experts": 8,
         "num_experts_per_tok": 2,
@@ -140,30 +115,6 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
         "norm_topk_prob": True,
         "decoder_sparse_step": 2,
     },
-    "qwen3_next": {**_DELTA, **_SHARED_EXPERT, "mlp_only_layers": [1]},
-    "qwen3_5_text": _DELTA,
-    "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "pad_token_id": None},
-    "lfm2_moe": {
-        "layer_types": ["conv", "full_attention", "conv"],
-        "pad_token_id": None,
-        "num_experts": 6,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 32,
-        "num_dense_layers": 1,
-        "routed_scaling_factor": 1.7,
-    },
-    "bamba": {**_MAMBA, "attn_layer_indices": [1]},
-    "granitemoehybrid": {
-        **_MAMBA,
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-        "embedding_multiplier": 3.0,
-        "residual_multiplier": 0.4,
-        "attention_multiplier": 0.2,
-        "logits_scaling": 1.7,
-        "num_local_experts": 5,
-        "shared_intermediate_size": 48,
-    },
-    "qwen3_5_moe_text": {**_DELTA, **_SHARED_EXPERT},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 3, "pad_token_id": None},
     "granitemoe": {
         "embedding_multiplier": 3.0,

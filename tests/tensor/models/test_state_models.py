@@ -14,7 +14,8 @@ from torch import Tensor
 from radixlm.layers.step_states import StateRow, StepStates
 from radixlm.memory.state_pool import StatePool
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
-from radixlm.testing.reference import HYBRIDS, load_reference, make_checkpoint, reference_logits
+from radixlm.testing.hybrids import HYBRIDS
+from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.attention_cases import dense_for
 
 CPU = torch.device("cpu")
@@ -47,6 +48,8 @@ def logits(model: CausalLM, token_ids: Tensor = TOKENS) -> Tensor:
         ("qwen3_next", {"mlp_only_layers": [0, 1, 2], "linear_num_value_heads": 2}),
         ("qwen3_5_text", {"linear_conv_kernel_dim": 2, "attention_bias": True}),
         ("qwen3_5_text", {"layer_types": None, "num_hidden_layers": 4}),
+        ("falcon_h1", {"mamba_rms_norm": False}),
+        ("falcon_h1", {"mamba_norm_before_gate": False, "mlp_bias": True}),
         ("lfm2", {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
         ("bamba", {"mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_n_groups": 1}),
         ("granitemoehybrid", {"num_local_experts": 0, "position_embedding_type": "rope"}),

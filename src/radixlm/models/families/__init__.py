@@ -22,7 +22,7 @@ from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.lfm import Lfm2, Lfm2Moe
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
-from radixlm.models.families.mamba_hybrids import Bamba, GraniteHybrid
+from radixlm.models.families.mamba_hybrids import Bamba, FalconH1, GraniteHybrid
 from radixlm.models.families.mimo import MiMoV2Flash
 from radixlm.models.families.minimax import MiniMaxM2
 from radixlm.models.families.mistral import Ministral3, Mistral4
@@ -113,6 +113,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "lfm2_moe": Lfm2Moe,
         "bamba": Bamba,
         "granitemoehybrid": GraniteHybrid,
+        "falcon_h1": FalconH1,
         **TEXTS,
     }
 )

@@ -1,15 +1,15 @@
-"""Mamba-2 in most layers, attention in others: Bamba, and Granite 4 with states."""
+"""Mamba-2 in most layers, attention in others, or both in each: Bamba, Granite 4, Falcon-H1."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.rotary import RopeConfig
-from radixlm.models.config_fields import Count, Flag, Share, Size, supported, unsupported
+from radixlm.models.config_fields import Count, Flag, Number, Share, Size, supported, unsupported
 from radixlm.models.families.granite import Granite
 from radixlm.models.families.llama import Llama
 from radixlm.models.hf_config import HFConfig
@@ -43,11 +43,7 @@ class MambaFields(HFConfig):
 
     def sizes(self) -> MambaSizes:
         """The sizes of a layer. Raises UnsupportedModelError for some that do not fit."""
-        inner, heads, groups = (
-            self.mamba_expand * self.hidden_size,
-            self.mamba_n_heads,
-            self.mamba_n_groups,
-        )
+        inner, heads, groups = self.inner(), self.mamba_n_heads, self.mamba_n_groups
         head = inner // heads if self.mamba_d_head == "auto" else self.mamba_d_head
         if head * heads != inner:
             what = f"{inner} / mamba_n_heads, which is {heads}"
@@ -56,6 +52,10 @@ class MambaFields(HFConfig):
             raise unsupported("mamba_n_groups", groups, f"a divisor of {heads} heads")
         biases = self.mamba_proj_bias, self.mamba_conv_bias
         return MambaSizes(heads, head, groups, self.mamba_d_state, self.mamba_d_conv, *biases)
+
+    def inner(self) -> int:
+        """Values of all heads."""
+        return self.mamba_expand * self.hidden_size
 
 
 class Bamba(MambaFields, Llama):
@@ -122,3 +122,65 @@ class GraniteHybrid(MambaFields, Granite):
 
     def ropes(self, rope: RopeConfig) -> tuple[RopeConfig | None, ...]:  # noqa: ARG002
         return () if self.position_embedding_type == "rope" else (None,) * self.num_hidden_layers
+
+
+_Five = Annotated[tuple[Number, Number, Number, Number, Number], supported("five numbers, or null")]
+
+
+class FalconH1(MambaFields, Llama):
+    """Falcon-H1: each layer has attention and Mamba-2 side by side, and factors everywhere."""
+
+    mamba_d_ssm: Size | None = None
+    mamba_rms_norm: Flag
+    mamba_norm_before_gate: Flag
+    mamba_proj_bias: Annotated[Literal[False], supported("false")] = False
+    attention_bias: Annotated[Literal[False], supported("false")] = False
+    projectors_bias: Annotated[Literal[False], supported("false")] = False
+    lm_head_multiplier: Number
+    embedding_multiplier: Number
+    key_multiplier: Number
+    attention_in_multiplier: Number
+    attention_out_multiplier: Number
+    ssm_in_multiplier: Number
+    ssm_out_multiplier: Number
+    ssm_multipliers: _Five | None = None
+    mlp_multipliers: Annotated[tuple[Number, Number], supported("two numbers, or null")] | None = (
+        None
+    )
+
+    def traits(self) -> Traits:
+        sizes = self.sizes()
+        mixers: tuple[Mixer, ...] = ("both",)
+        norm: Literal["after", "before", ""] = "before" if self.mamba_norm_before_gate else "after"
+        return Llama.traits(self)._replace(
+            norms=Norms(mlp="pre_ff_layernorm", last="final_layernorm"),
+            mlp="feed_forward",
+            embedding=self.embedding_multiplier,
+            logits=self.lm_head_multiplier,
+            state=sizes._replace(norm=norm if self.mamba_rms_norm else ""),
+            mixers=mixers * self.num_hidden_layers,
+            factors=(("mamba.in_proj.weight", self._rows(sizes)), *self._factors()),
+        )
+
+    def inner(self) -> int:
+        return self.mamba_d_ssm or super().inner()
+
+    def _rows(self, sizes: MambaSizes) -> tuple[tuple[int, float], ...]:
+        """Factors of gates, values, keys, queries and steps."""
+        inner, keys = sizes.heads * sizes.head, sizes.groups * sizes.key
+        counts = inner, inner, keys, keys, sizes.heads
+        each = self.ssm_multipliers or (1.0,) * len(counts)
+        of_input = self.ssm_in_multiplier
+        return tuple((n, of_input * factor) for n, factor in zip(counts, each, strict=True))
+
+    def _factors(self) -> Iterator[tuple[str, tuple[tuple[int, float], ...]]]:
+        of_input, (gate, down) = self.attention_in_multiplier, self.mlp_multipliers or (1.0, 1.0)
+        kinds = ("weight", "bias") if self.mlp_bias else ("weight",)
+        yield "mamba.out_proj.weight", ((0, self.ssm_out_multiplier),)
+        yield "self_attn.q_proj.weight", ((0, of_input),)
+        yield "self_attn.k_proj.weight", ((0, of_input * self.key_multiplier),)
+        yield "self_attn.v_proj.weight", ((0, of_input),)
+        yield "self_attn.o_proj.weight", ((0, self.attention_out_multiplier),)
+        for kind in kinds:
+            yield f"feed_forward.gate_proj.{kind}", ((0, gate),)
+            yield f"feed_forward.down_proj.{kind}", ((0, down),)

@@ -36,6 +36,16 @@ def answers(engine: Engine) -> list[list[int]]:
     return [list(output.token_ids) for output in engine.generate(PROMPTS, PARAMS)]
 
 
+_EXPERTS = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+}
+_WINDOWED = {"sliding_window": 17, "layer_types": ["full_attention", "sliding_attention"] * 2}
+
+
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
@@ -47,6 +57,17 @@ def answers(engine: Engine) -> list[list[int]]:
         ("youtu", SMALL_VALUES),
         pytest.param("axk1", SMALL_VALUES, marks=pytest.mark.slow),
         pytest.param("minicpm3", SMALL_VALUES, marks=pytest.mark.slow),
+        # A layer asks twice; layers have heads of their own, and are
+        # run several times; a window is of no layer.
+        ("diffllama", {}),
+        *(
+            pytest.param(name, fields, marks=pytest.mark.slow)
+            for name, fields in (
+                ("mimo_v2_flash", _WINDOWED | _EXPERTS | {"num_hidden_layers": 4}),
+                ("hrm_text", {}),
+                ("dots1", {"sliding_window": 17, "n_shared_experts": 1} | _EXPERTS),
+            )
+        ),
         *(
             pytest.param(name, {}, marks=pytest.mark.slow)
             for name in ("phi", "opt", "gpt_bigcode", "persimmon", "olmo", "helium", "gemma2")

@@ -74,12 +74,13 @@ def text_names(names: Collection[str]) -> dict[str, str]:
     prefix = min(found, key=len)
     heads = [match for name in own if (match := _HEAD.fullmatch(name))]
     heads = [head for head in heads if prefix.startswith(head[1])]
+    kept = "decoder." if prefix.endswith(".decoder.") else ""  # OPT's own
     made = {}
     for name in names:
         rest = name.removeprefix(prefix)
         # Beside other parts, whose names it would have to know.
         if name.startswith(prefix) and (prefix not in ("", "model.") or _DECODER.match(rest)):
-            made[name] = f"model.{rest}"
+            made[name] = f"model.{kept}{rest}"
     nearest = max((head[1] for head in heads), key=len, default="")
     return made | {head[0]: f"lm_head.{head[2]}" for head in heads if head[1] == nearest}
 

@@ -29,6 +29,11 @@ def test_tensors_by_their_prefix(prefix: str, head: str, others: tuple[str, ...]
     assert text_names(names) == wanted
 
 
+def test_a_decoder_within_the_text() -> None:
+    names = ["language_model.model.decoder.embed_tokens.weight", "vision_model.embed.weight"]
+    assert text_names(names) == {names[0]: "model.decoder.embed_tokens.weight"}
+
+
 def test_a_head_in_parts() -> None:
     names = ["language_model.model.embed_tokens.weight", "language_model.lm_head.qweight"]
     names += ["language_model.lm_head.scales", "visual.lm_head.scales"]

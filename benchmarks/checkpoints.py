@@ -1,6 +1,6 @@
 """Models as hubs have them: folders beside transformers, GGUF files beside the same weights.
 
-    python -m benchmarks.checkpoints [--version-4 /tmp/tf4/bin/python] [--family llama ...]
+    python -m benchmarks.checkpoints [--version-4 ~/transformers-4/bin/python] [--family llama ...]
     python -m benchmarks.checkpoints --gguf [--llama-python PATH] [--family llama ...]
 
 A shrunk model of every family, random weights, float32; greedy tokens and log-probabilities are
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gguf", action="store_true")
     parser.add_argument("--llama-python", help="a Python that has llama_cpp")
     known = [*(each for each in ARCHITECTURES if each not in TEXTS), *WHOLE]
-    parser.add_argument("--family", nargs="+", choices=known, default=known)
+    parser.add_argument("--family", nargs="+", choices=known, default=known, metavar="NAME")
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--json", type=Path, metavar="FILE", help="add a line for each row there")

@@ -2,7 +2,7 @@
 from transformers' classes in version 5 (this Python's) and version 4.
 
     python -m venv /tmp/tf4 && /tmp/tf4/bin/pip install 'transformers==4.57.*'
-    python -m scripts.config_defaults --version-4 /tmp/tf4/bin/python
+    python -m scripts.config_defaults --version-4 ~/transformers-4/bin/python
 """
 
 from __future__ import annotations

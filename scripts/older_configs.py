@@ -1,6 +1,6 @@
 """Configs as version 4 of transformers writes them, by a Python that has it and nothing of ours.
 
-    /tmp/tf4/bin/python scripts/older_configs.py < NEWER.json
+    ~/transformers-4/bin/python scripts/older_configs.py < NEWER.json
 
 In: a config of version 5, all fields under all their names. Out: config.json, null where 4 has no
 such class.

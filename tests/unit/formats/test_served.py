@@ -61,6 +61,7 @@ def test_the_table_is_of_the_mappings_and_of_our_families() -> None:
     [
         ({}, "'model_type' is None"),
         ({"model_type": 5}, "'model_type' is 5"),
+        ({"model_type": "llava", "text_config": {"model_type": 5}}, "of the text is 5"),
         ({"model_type": "unheard_of"}, "'unheard_of'.* has no causal language model"),
         ({"model_type": "own", "auto_map": {"AutoConfig": "x.Y"}}, "'own'.*auto_map.* not run"),
         ({"model_type": "llava", "text_config": {"model_type": "mamba"}}, "llava .*mamba.*layers"),

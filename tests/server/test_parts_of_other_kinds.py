@@ -73,6 +73,12 @@ def test_in_messages(fake, block, place):
 
 
 @pytest.mark.parametrize("field", ["image_data", "audio_data", "video_data"])
+@pytest.mark.parametrize("none", [None, [], ""])
+def test_none_of_them_is_none(fake, field, none):
+    assert fake.post("/generate", text="xyzab", **{field: none}).status_code == 200
+
+
+@pytest.mark.parametrize("field", ["image_data", "audio_data", "video_data"])
 def test_in_sglang_s_own_route(fake, field):
     error = refused(fake.post("/generate", text="xyzab", **{field: [_URL]}))
     assert error["param"] == field

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from radixlm import Engine
+from radixlm.assembly import appraisal
 from radixlm.assembly.appraisal import Appraisal, appraise
+from radixlm.assembly.chosen import chosen
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.gguf_file import GGUFFile
 from radixlm.models.safetensors_files import StoredTensor
+from radixlm.testing.float_folders import FloatRecipe, write_floats
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.reference import make_checkpoint
 from radixlm.testing.whole_models import make_whole
@@ -36,8 +41,8 @@ def test_the_text_of_a_model_of_more(tmp_path: Path) -> None:
     text = 4 * sum(each.numel() for each in whole.model.language_model.parameters())
     head = 4 * whole.lm_head.weight.numel()
     assert (found.model_type, found.computed_by) == ("qwen2", "radixlm")
-    assert found.stored == {"F32": found.weight_bytes}
-    assert found.weight_bytes in (text, text + head)
+    assert found.stored == {"F32": text}
+    assert found.weight_bytes == text + head  # a packed copy
     assert found.kv_bytes == 1000 * 3 * 2 * 2 * 16 * 4
     assert found.unused
     assert all("vision" in name or "projector" in name for name in found.unused)
@@ -69,7 +74,37 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     found = appraised(path)
     assert (found.model_type, found.file_format) == ("qwen3", "gguf")
     assert set(found.stored) == {"Q8_0", "F32"}
-    assert found.weight_bytes <= path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("kind", "each"), [("Q8_0", 1.0625), ("Q4_1", 0.625), ("IQ4_NL", 1.0625), ("F16", 2)]
+)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_gguf_file_s_memory(tmp_path: Path, kind: str, each: float, tied: bool) -> None:
+    folder, path = tmp_path / "folder", tmp_path / "model.gguf"
+    make_checkpoint(folder, "qwen3", tie_word_embeddings=tied)
+    weights = write_gguf(folder, path, kind)
+    numbers = {name: its.numel() for name, its in weights.items() if its.dim() == 2}
+    embedding = numbers.pop("model.embed_tokens.weight")
+    head = numbers.pop("lm_head.weight", embedding)
+    plain = sum(its.numel() for its in weights.values() if its.dim() == 1)
+    products = sum(numbers.values()) + head
+    assert appraised(path).weight_bytes == 2 * (plain + embedding) + int(each * products)
+
+
+def test_codes_are_floats_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_a_gpu(config: EngineConfig) -> Any:
+        files, model, _, dtype = chosen(config)
+        return files, model, torch.device("cuda"), dtype
+
+    monkeypatch.setattr(appraisal, "chosen", on_a_gpu)
+    plain = make_checkpoint(tmp_path / "plain", "qwen3")
+    write_floats(plain, tmp_path / "fp8", FloatRecipe("fp8"))
+    write_gguf(plain, tmp_path / "model.gguf", "Q8_0")
+    nbytes = sum(its.numel() for its in load_file(plain / "model.safetensors").values()) * 4
+    assert appraised(plain).weight_bytes == nbytes
+    assert appraised(tmp_path / "fp8").weight_bytes == nbytes
+    assert appraised(tmp_path / "model.gguf").weight_bytes == nbytes // 2
 
 
 def test_what_loading_would_refuse(tmp_path: Path) -> None:

@@ -116,6 +116,9 @@ def test_the_tokens_of_transformers(
             "'dynamic'",
         ),
         ("gpt2", {"transformers_weights": "others.safetensors"}, "'others.safetensors'"),
+        ("gpt2", {"n_embd": "wide"}, "can not read .*n_embd"),
+        ("gpt2", {"n_layer": 10**9}, "'n_layer' is 1000000000.* up to 1000"),
+        ("llava", {"text_config": {"model_type": "gpt2", "n_layer": 10**9}}, "up to 1000"),
     ],
 )
 def test_what_it_can_not_do_is_refused_by_name(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -19,21 +19,23 @@ from radixlm.core.config import EngineConfig
 from radixlm.formats.model_files import ModelFile, ModelFiles
 from radixlm.formats.model_types import FOREIGN, NATIVE
 from radixlm.models.folds import Folded
+from radixlm.models.gguf_blocks import bytes_per_number
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import matched
-from radixlm.models.safetensors_files import surveyed
+from radixlm.models.safetensors_files import FLOATS, surveyed
 from radixlm.text.chat_template import ChatTemplate
 
-_FLOATS = frozenset({"F64", "F32", "BF16", "F16"})
+# Of a folder and of a GGUF file.
+_EMBEDDINGS = ("model.embed_tokens.weight", "token_embd.weight")
 
 
 class Appraisal(NamedTuple):
     """The facts of a model before it is loaded.
 
     computed_by: `NATIVE` or `FOREIGN`. stored: bytes of weights by their types in the files, the
-    most first. weight_bytes: in memory, those in floats as `dtype`, quantized ones as they are
-    stored. kv_bytes: of 1,000 tokens. state_bytes: of a state; 0: there are none. unused: names of
-    tensors that are not read.
+    most first. weight_bytes: about those in memory, in floats as `dtype`, quantized ones as codes
+    on a CPU. kv_bytes: of 1,000 tokens. state_bytes: of a state; 0: there are none. unused: names
+    of tensors that are not read.
     """
 
     name: str
@@ -49,23 +51,39 @@ class Appraisal(NamedTuple):
     unused: list[str]
 
 
+class _Stored(NamedTuple):
+    """A tensor in the files. each: bytes that a number takes in a product on a CPU."""
+
+    kind: str
+    nbytes: int
+    numbers: int
+    each: float
+
+
 def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
     """Appraise the model that would be loaded, and find its chat template. Refuses what loading it
     would, as far as heads tell. Raises ConfigError, ModelError.
     """
-    files, model, _, dtype = chosen(config)
+    files, model, device, dtype = chosen(config)
     foreign = by_transformers(config, files)
     unused: list[str] = []
+    shapes: Mapping[str, tuple[int, ...]] = {}
     if foreign:
         model = unloaded(files)
     else:
         checkpoint = checkpoint_of(files, model)
+        shapes = checkpoint.shapes
         matched(Folded(checkpoint, model), model)
         unused = checkpoint.unused if isinstance(checkpoint, GGUFCheckpoint) else []
-    sizes = list(_sizes(files, unused))
+    tensors = dict(_tensors(files, unused, dtype))
     stored: Counter[str] = Counter()
-    for kind, _, nbytes in sizes:
-        stored[kind] += nbytes
+    for tensor in tensors.values():
+        stored[tensor.kind] += tensor.nbytes
+    weight_bytes = _on_a_cpu(tensors, dtype)
+    if device.type != "cpu" and shapes:
+        weight_bytes = dtype.itemsize * sum(map(math.prod, shapes.values()))
+    elif model.tie_word_embeddings and shapes and "lm_head.weight" not in shapes:
+        weight_bytes += _packed_head(tensors)
     reached = reached_of(config, model)
     _, template = texts_of(config, files)
     found = Appraisal(
@@ -76,7 +94,7 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
         stored=dict(stored.most_common()),
         dtype=str(dtype).removeprefix("torch."),
         context_length=reached.context_length,
-        weight_bytes=_in_memory(sizes, dtype),
+        weight_bytes=weight_bytes,
         kv_bytes=int(1000 * Windows.of(config, reached).token_bytes(config, reached, dtype)),
         state_bytes=sum(shape.nbytes(dtype) for shape in reached.state_shapes),
         unused=unused,
@@ -84,20 +102,34 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
     return found, template
 
 
-def _sizes(files: ModelFiles, unused: list[str]) -> Iterator[tuple[str, int, int]]:
-    """The type, numbers and bytes of each tensor that is read. unused: others are added."""
+def _tensors(
+    files: ModelFiles, unused: list[str], dtype: torch.dtype
+) -> Iterator[tuple[str, _Stored]]:
+    """The tensors that are read, by name. unused: others are added."""
     if isinstance(files, ModelFile):
         for name, tensor in files.gguf.tensors.items():
             if name not in unused:
-                yield tensor.type.name, math.prod(tensor.shape), tensor.nbytes
+                each = bytes_per_number(tensor.type, dtype)
+                numbers = math.prod(tensor.shape)
+                yield name, _Stored(tensor.type.name, tensor.nbytes, numbers, each)
         return
     found, others = surveyed(files.path)
     unused += others
-    for stored in found.values():
-        yield stored.dtype, math.prod(stored.shape), stored.nbytes
+    for name, its in found.items():
+        numbers = math.prod(its.shape)
+        each = dtype.itemsize if its.dtype in FLOATS else its.nbytes / max(numbers, 1)
+        yield name, _Stored(its.dtype, its.nbytes, numbers, each)
 
 
-def _in_memory(sizes: Iterable[tuple[str, int, int]], dtype: torch.dtype) -> int:
+def _on_a_cpu(tensors: Mapping[str, _Stored], dtype: torch.dtype) -> int:
+    """Bytes of all tensors, rows that are looked up in floats."""
     return sum(
-        numbers * dtype.itemsize if kind in _FLOATS else nbytes for kind, numbers, nbytes in sizes
+        int(its.numbers * (dtype.itemsize if name.endswith(_EMBEDDINGS) else its.each))
+        for name, its in tensors.items()
     )
+
+
+def _packed_head(tensors: Mapping[str, _Stored]) -> int:
+    """Bytes of a tied head's copy, see `Linear.pack`."""
+    found = (tensors[name] for name in _EMBEDDINGS if name in tensors)
+    return sum(int(its.numbers * its.each) for its in found)

@@ -18,7 +18,7 @@ from radixlm.core.flags import option_name
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models.model_config import ModelConfig
-from radixlm.text.model_folder import resolve_model
+from radixlm.text.model_folder import loadable
 
 _NOT_WITH_STATES = ("host_kv_tokens", "disk_cache", "tp_size", "lora_paths", "deterministic")
 
@@ -27,7 +27,7 @@ def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device,
     """Choose what is to be loaded, and where; nothing is loaded yet. Raises ConfigError,
     ModelError.
     """
-    files = files_of(resolve_model(config.model))
+    files = files_of(loadable(config.model))
     model = config_of(config, files)
     _check_latents(config, model)
     _check_states(config, model)

@@ -11,7 +11,7 @@ from radixlm.cli.options import model_path_option, options_of_engine
 from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
 from radixlm.parsers.style import AnswerStyle
-from radixlm.text.model_folder import resolve_model
+from radixlm.text.model_folder import loadable
 
 appraise = later("radixlm.assembly.appraisal:appraise")
 
@@ -33,7 +33,7 @@ def command(model: str | None, model_path: str | None, as_json: bool, **flags: A
     Refuses what `serve` refuses, in the same words, and exits with 1 then.
     """
     config = EngineConfig.from_flags(model=model or model_path, **flags)
-    resolve_model(config.model)  # said before torch is imported
+    loadable(config.model)  # said before torch is imported
     found, template = appraise(config)
     facts = found._asdict() | {"chat_template": template is not None}
     if template is not None:

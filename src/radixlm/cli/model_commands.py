@@ -32,7 +32,7 @@ from radixlm.core.request import RequestOutput
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
 from radixlm.server.http.logs import log_to_stderr
-from radixlm.text.model_folder import DEMO_NAME, hub_name, is_model, resolve_model
+from radixlm.text.model_folder import DEMO_NAME, hub_name, is_model, loadable
 
 compared = later("radixlm.cli.comparison:compared")
 deploy_replicas = later("radixlm.ray.deploy:deploy")
@@ -65,7 +65,7 @@ def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.soc
     """Check where to listen, with a moment's look at what may be wrong: to import torch and to load
     a model takes longer. Raises ModelError, ConfigError.
     """
-    resolve_model(config.model)
+    loadable(config.model)
     check_certificate(settings)
     with listening(settings) as listener:
         logging.getLogger("radixlm.server").info("Loading %s ...", config.model or DEMO_NAME)
@@ -95,7 +95,7 @@ def deploy(
     """
     config, settings = take_serving(model, model_path, flags)
     log_to_stderr(settings.log_format)
-    resolve_model(config.model)  # a wrong one is an error before Ray is started
+    loadable(config.model)  # a wrong one is an error before Ray is started
     scale = {"replicas": replicas, "max_replicas": max_replicas, "address": ray_address}
     try:
         deploy_replicas(config, settings, **scale)
@@ -119,7 +119,7 @@ def chat(model: str | None, model_path: str | None, system: str | None, **option
     answer, /clear forgets the conversation, Ctrl-D or /exit leaves.
     """
     params = take_sampling(options)
-    resolve_model(model or model_path)  # a wrong one is an error before torch is imported
+    loadable(model or model_path)  # a wrong one is an error before torch is imported
     say_loading(model or model_path)
     talk(model or model_path, params, system, **options)
 
@@ -200,7 +200,7 @@ def _check(model: str | None, prompts: tuple[str, ...]) -> None:
             f"of a model's folder, or {DEMO_NAME} for prompts to the embedded demo model",
             commands=(f"radixlm generate {DEMO_NAME} {shlex.join((model or '', *prompts))}",),
         )
-    resolve_model(model)
+    loadable(model)
 
 
 def _looks_like_model(text: str, *, alone: bool) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,27 @@ class ModelFolder:
 
     @functools.cached_property
     def _config(self) -> Mapping[str, Any]:
+        config = text_config(self.whole_config())
+        named = [config.get(name) for name in ("dtype", "torch_dtype")]
+        if all(each in (None, "auto") for each in named):
+            config |= {"dtype": main_dtype(self.path), "torch_dtype": None}
+        return config
+
+    def whole_config(self) -> dict[str, Any]:
+        """All that config.json says. Raises CheckpointError."""
         if not self.path.is_dir():
             raise CheckpointError(
                 f"{self.path} is not a folder; a model is a folder with a config.json"
             )
         path = self.path / "config.json"
-        if not path.is_file():
+        if not path.exists():
+            held = chain(self.path.glob("*/config.json"), self.path.glob("*/*.gguf"))
+            inner = next((f", perhaps {str(its.parent)!r}" for its in held), "")
             raise CheckpointError(
-                f"{self.path} has no config.json; is it a Hugging Face model folder?"
+                f"{self.path} has no config.json: give a model's folder in Hugging Face format, or "
+                f"a GGUF file{inner}"
             )
-        config = text_config(read_json_object(path))
-        named = [config.get(name) for name in ("dtype", "torch_dtype")]
-        if all(each in (None, "auto") for each in named):
-            config |= {"dtype": main_dtype(self.path), "torch_dtype": None}
-        return config
+        return read_json_object(path)
 
     def generation_config(self) -> Mapping[str, Any]:
         """Empty where there is none. Raises CheckpointError where it cannot be read."""

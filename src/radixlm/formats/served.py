@@ -23,8 +23,9 @@ def served_by(config: Mapping[str, Any]) -> str:
     """
     name, text = config.get("model_type"), text_config(config).get("model_type")
     if not isinstance(name, str) or not isinstance(text, str):
+        wrong = text if isinstance(name, str) else name
         raise UnsupportedModelError(
-            f"config field 'model_type' is {name!r:.80}: it has to say which model this is"
+            f"config field 'model_type' is {wrong!r:.80}: it has to say which model this is"
         )
     outer, inner = (MODEL_TYPES.get(each, ModelType()) for each in (name, text))
     if inner.by == NATIVE and not outer.why:

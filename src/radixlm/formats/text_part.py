@@ -36,18 +36,19 @@ def has_other_parts(config: Mapping[str, Any]) -> bool:
     return bool(MODEL_TYPES.get(str(config.get("model_type")), ModelType()).text)
 
 
-def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def text_config(config: Mapping[str, Any], sections: Collection[str] = _SECTIONS) -> dict[str, Any]:
     """The config of a model's text, as a model of text alone has it; of such a one the config
-    itself.
+    itself. sections: names of what may hold it; none lies in another of its own name.
     """
     outer = dict(config)
     known = MODEL_TYPES.get(str(config.get("model_type")), ModelType())
-    given = [its for name in _SECTIONS if isinstance(its := config.get(name), Mapping)]
-    section = given[0] if given else None
+    given = [name for name in sections if isinstance(config.get(name), Mapping)]
+    section = config[given[0]] if given else None
     if section is None and not known.text:
         return outer
     # Older files have the text's fields beside the other parts.
-    inner = text_config(section) if section is not None else outer
+    rest = [name for name in sections if name not in given[:1]]
+    inner = text_config(section, rest) if section is not None else outer
     made = {name: its for name, its in inner.items() if name != "architectures"}
     own = str(made.get("model_type") or known.text)
     # transformers 4 wrote Glm4vMoe_text, where 5 has glm4v_moe_text.
@@ -56,7 +57,7 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     made |= {name: outer[name] for name in _OUTSIDE if outer.get(name) is not None}
     tied = [each.get("tie_word_embeddings") for each in (outer, inner)]
     said = [each for each in tied if each is not None]
-    made["tie_word_embeddings"] = any(said) if said else known.tied
+    made["tie_word_embeddings"] = next(filter(None, said), False) if said else known.tied
     return made
 
 

@@ -78,7 +78,9 @@ def weight_files(folder: Path) -> list[Path]:
             f".from_pretrained({str(folder)!r}).save_pretrained(...) of transformers writes "
             "safetensors"
         )
-    raise CheckpointError(f"{folder} has neither {_SINGLE} nor {_INDEX}")
+    raise CheckpointError(
+        f"{folder} has neither {_SINGLE} nor {_INDEX}: fetch it again, with its weights"
+    )
 
 
 def weight_map(folder: Path) -> dict[str, Path] | None:
@@ -88,14 +90,16 @@ def weight_map(folder: Path) -> dict[str, Path] | None:
     if (folder / _SINGLE).is_file() or not (folder / _INDEX).is_file():
         return None
     found = read_json_object(folder / _INDEX).get("weight_map")
-    if not isinstance(found, dict) or not found:
-        raise CheckpointError(f"{folder / _INDEX} has no weight_map")
-    for name in sorted({str(name) for name in found.values()}):
+    if not isinstance(found, dict) or not found or set(map(type, found.values())) != {str}:
+        raise CheckpointError(f"{folder / _INDEX} has no weight_map with names of files")
+    for name in sorted(set(found.values())):
         if _leaves_the_folder(name):
             raise CheckpointError(f"{folder / _INDEX} points outside of its folder: {name!r}")
-        if not (folder / name).is_file():
-            raise CheckpointError(f"{folder} lacks the shard {name}, which {_INDEX} names")
-    return {tensor: folder / str(name) for tensor, name in found.items()}
+        if not os.path.isfile(folder / name):  # of names that are too long, too
+            raise CheckpointError(
+                f"{folder} lacks the shard {name!r:.200}, which {_INDEX} names: fetch it again"
+            )
+    return {tensor: folder / name for tensor, name in found.items()}
 
 
 def main_dtype(folder: Path) -> str | None:
@@ -118,12 +122,16 @@ def text_tensors(folder: Path) -> dict[str, str] | None:
     config = folder / "config.json"
     if not config.is_file() or not has_other_parts(read_json_object(config)):
         return None
-    if (indexed := weight_map(folder)) is not None:
-        return text_names(indexed)
-    try:
-        return text_names(_header(weight_files(folder)[0]))
-    except (OSError, ValueError, RecursionError):
-        return {}  # loading it will say what is wrong
+    if (names := weight_map(folder)) is None:
+        try:
+            names = _header(weight_files(folder)[0])
+        except (OSError, ValueError, RecursionError):
+            return {}  # loading it will say what is wrong
+    if not (found := text_names(names)):
+        raise CheckpointError(
+            f"{folder} has no weights of a text: none of its tensors ends with embed_tokens.weight"
+        )
+    return found
 
 
 def _header(path: Path) -> dict[str, Any]:

@@ -55,6 +55,17 @@ def quantized_weight(kind: BlockType, data: _Bytes, outputs: int, inputs: int) -
     )
 
 
+def bytes_per_number(kind: BlockType, dtype: torch.dtype) -> float:
+    """Bytes that a number of a product's weight takes in memory, with its part of the scales, which
+    are in 16 bits there. dtype: of those that are made floats.
+    """
+    if kind.name not in DECODERS:
+        return dtype.itemsize
+    decode, bits, _ = DECODERS[kind.name]
+    codes, scales, added = decode(np.zeros((1, kind.nbytes), np.uint8))
+    return bits / 8 + 2 * scales.size * (1 if added is None else 2) / codes.size
+
+
 def widened(kind: BlockType, data: _Bytes, name: str) -> torch.Tensor:
     """(values,) float32 of blocks of a type that DECODERS has not. Raises CheckpointError with
     the tensor's name for values that are no numbers.

@@ -85,7 +85,8 @@ class TransformersModel:
         """The attributes that its layers have."""
         two = torch.arange(2, device=self._model.device)
         try:
-            self._run(two % config.vocab_size, two, two)
+            with torch.cuda.device_of(two):  # where Triton launches
+                self._run(two % config.vocab_size, two, two)
         except Exception as error:  # whatever modules raise that ask for more than attention
             why = f"its modules do not run: {type(error).__name__}: {error}"
             raise refused(config.model_type, why) from error

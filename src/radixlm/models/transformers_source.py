@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 import torch
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
-from radixlm.formats.text_part import is_of_text
+from radixlm.formats.files import read_json_object
+from radixlm.formats.text_part import is_of_text, text_config
 from radixlm.formats.weight_files import text_tensors
 from radixlm.models.adapter_config import CONFIG as ADAPTER
 from radixlm.models.config_fields import unsupported
 
+# Names of how many layers there are; transformers makes objects for each, however many.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_MOST_LAYERS = 1_000
 # Of layers, all that attention here knows without a file of ours.
 _KINDS = frozenset({"full_attention", "sliding_attention"})
 # Classes that call the attention that they are given, and do not say so.
@@ -39,12 +43,18 @@ class Source(NamedTuple):
 
 def source_in(library: Any, folder: Path) -> Source:
     """The source of a folder's text. library: `transformers`. Raises UnsupportedModelError."""
+    given = text_config(read_json_object(folder / "config.json"))
+    for name in _LAYERS:
+        if isinstance(count := given.get(name), int) and count > _MOST_LAYERS:
+            raise unsupported(name, count, f"up to {_MOST_LAYERS}")
     try:
         config = library.AutoConfig.from_pretrained(
             str(folder), local_files_only=True, trust_remote_code=False
         )
         source = source_of(library, config)
-    except (OSError, ValueError, KeyError) as error:
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # whatever its classes raise for a field
         raise UnsupportedModelError(
             f"transformers {library.__version__} can not read {str(folder)!r}: {error}"
         ) from None
@@ -63,10 +73,8 @@ def source_of(library: Any, config: Any) -> Source:
     """
     text = config.get_text_config(decoder=True)
     name = str(text.model_type)
-    alone, more = (
-        library.MODEL_FOR_CAUSAL_LM_MAPPING,
-        library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    )
+    alone = library.MODEL_FOR_CAUSAL_LM_MAPPING
+    more = library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     if type(text) in alone:
         source = Source(alone[type(text)], text, text)
     elif type(config) in more:

@@ -16,6 +16,7 @@ from typing import Any
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
 from radixlm.formats.files import QUANTIZERS, open_regular, read_json_object
 from radixlm.formats.gguf_file import MAGIC, GGUFFile, part_of_split
+from radixlm.formats.model_files import ModelFolder
 from radixlm.formats.served import served_by
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
@@ -84,10 +85,10 @@ def check_file(path: Path) -> None:
 
 
 def found_file(folder: Path) -> Path | None:
-    """The GGUF file of a folder that holds one, or the parts of one, and no config.json. Raises
+    """The GGUF file of a folder that holds one, or the parts of one, and no other weights. Raises
     UnsupportedModelError where there are several.
     """
-    if (folder / "config.json").is_file():
+    if _has_weights(folder):
         return None
     found = sorted(
         {part_of_split(path) for path in folder.glob("*.gguf") if _VISION not in path.name}
@@ -115,8 +116,6 @@ def check_kind(folder: Path) -> None:
         raise _quantized(folder, how, "quantization_config")
     if isinstance(config.get("quantization"), Mapping):
         raise _quantized(folder, "MLX", "quantization")
-    if config:
-        served_by(config)
 
 
 def _adapter(folder: Path) -> UnsupportedModelError:
@@ -210,6 +209,18 @@ def resolve_model(model: str | None) -> Path:
         check_file(file)
         return file
     raise _missing(model)
+
+
+def loadable(model: str | None) -> Path:
+    """The same of a model whose weights are to be loaded: what its config and the names of its
+    files tell is said before torch is imported. Raises ModelError.
+    """
+    path = resolve_model(model)
+    if path.is_dir():
+        folder = ModelFolder(path)
+        served_by(folder.whole_config())
+        folder.weights()
+    return path
 
 
 def is_model(model: str) -> bool:

@@ -180,6 +180,17 @@ def test_numbers_of_layers_have_leading_zeros(tmp_path: Path) -> None:
     assert shapes == ((2, 16, None),) * 9 + ((1, 32, None), (1, 32, 9))
 
 
+def test_heads_are_those_of_the_layer_that_is_read(tmp_path: Path) -> None:
+    """Else kernels would read memory that is not theirs."""
+    folder = make_checkpoint(tmp_path, "gemma4_unified_text")
+    config = json.loads((folder / "config.json").read_text())
+    for field, number in (("num_key_value_heads", 4), ("head_dim", 32)):
+        config["per_layer_config"] = {"2": {"head_dim": 32}, "4": {field: number}}
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UnsupportedModelError, match=r"per_layer_config.* layer 4 .* layer 1"):
+            load_config(folder)
+
+
 def test_mistral_4_turns_the_part_that_its_sizes_say() -> None:
     sizes = {"kv_lora_rank": 24, "q_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
     rope = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256}

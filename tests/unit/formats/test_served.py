@@ -20,9 +20,9 @@ from scripts.model_types import MAPPED
 _TRIED = """
 import sys
 from radixlm.core.errors import ModelError
-from radixlm.text.model_folder import resolve_model
+from radixlm.text.model_folder import loadable
 try:
-    resolve_model(sys.argv[1])
+    loadable(sys.argv[1])
 except ModelError as error:
     print(error)
 print("torch" in sys.modules, "transformers" in sys.modules)

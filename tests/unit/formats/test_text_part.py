@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from radixlm.core.errors import CheckpointError
 from radixlm.formats.text_part import has_other_parts, text_config, text_names
+from radixlm.formats.weight_files import text_tensors
 
 
 @pytest.mark.parametrize(
@@ -101,3 +107,28 @@ def test_names_of_transformers_4() -> None:
     assert text_config(config)["model_type"] == "glm4v_moe_text"
     other = {"model_type": "llava", "text_config": {"model_type": "new_text"}}
     assert text_config(other)["model_type"] == "new_text"
+
+
+def test_nesting_has_an_end() -> None:
+    config: dict[str, Any] = {"model_type": "qwen2", "hidden_size": 8}
+    for _ in range(5000):
+        config = {"model_type": "internvl", "text_config": config}
+    assert text_config(config)["model_type"] == "qwen2"  # what its text is by default
+
+
+def test_what_is_no_flag_stays() -> None:
+    config = {"model_type": "gemma3", "text_config": {"tie_word_embeddings": "no"}}
+    assert text_config(config)["tie_word_embeddings"] == "no"
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_files_without_a_text(tmp_path: Path, indexed: bool) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": {}}))
+    header = b'{"visual.x": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}'
+    name = "a.safetensors" if indexed else "model.safetensors"
+    (tmp_path / name).write_bytes(len(header).to_bytes(8, "little") + header)
+    if indexed:
+        index = json.dumps({"weight_map": {"visual.x": name}})
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(CheckpointError, match=r"none of its tensors .* embed_tokens"):
+        text_tensors(tmp_path)

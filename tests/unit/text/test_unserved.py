@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
-from radixlm.text.model_folder import DEMO_MODEL, is_model, resolve_model
+from radixlm.text.model_folder import DEMO_MODEL, is_model, loadable, resolve_model
 
 # A GGUF file of nothing.
 EMPTY = "GGUF\3" + "\0" * 19
@@ -107,7 +107,47 @@ def test_a_folder_may_hold_one_gguf_file(tmp_path):
     assert "2 GGUF files (a.gguf, b.gguf)" in error.message
     assert error.commands[0].endswith(f"radixlm serve {folder}/a.gguf")
     (folder / "config.json").write_text("{}")
+    assert "2 GGUF files" in refused(str(folder)).message
+    (folder / "b.gguf").unlink()  # many such folders keep the config of the model
+    assert resolve_model(str(folder)) == folder / "a.gguf"
+    (folder / "model.safetensors").write_text("")
     assert resolve_model(str(folder)) == folder
+
+
+LLAMA = {"model_type": "llama"}
+NO_CONFIG = "has no config.json: give a model's folder"
+
+
+@pytest.mark.parametrize(
+    ("files", "what"),
+    [
+        ({}, NO_CONFIG),
+        ({"sub/config.json": LLAMA}, rf"{NO_CONFIG}.*, perhaps '.*/sub'"),
+        ({"sub/a.gguf": EMPTY}, rf"{NO_CONFIG}.*, perhaps '.*/sub'"),
+        ({"model.safetensors": ""}, NO_CONFIG),
+        ({"config.json": "[1]"}, "holds list"),
+        ({"config.json": "{"}, "not readable JSON"),
+        ({"config.json": {}}, "'model_type' is None"),
+        (
+            {"config.json": {"model_type": "gemma3", "text_config": {"model_type": 3}}},
+            "'model_type' is 3",
+        ),
+        ({"config.json": LLAMA}, "fetch it again"),
+        ({"config.json": LLAMA, "model.safetensors.index.json": "{}"}, "no weight_map"),
+    ],
+)
+def test_a_broken_folder_is_an_error_before_anything_is_loaded(tmp_path, files, what):
+    folder = folder_with(tmp_path / "model", files)
+    with pytest.raises(ModelError, match=what):
+        loadable(folder)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "\ud800", "", ".", 3, None, ["a"]])
+def test_a_shard_s_name_may_be_anything(tmp_path, name):
+    index = {"weight_map": {"model.norm.weight": name}}
+    files = {"config.json": LLAMA, "model.safetensors.index.json": index}
+    with pytest.raises(CheckpointError, match=r"weight_map|lacks the shard"):
+        loadable(folder_with(tmp_path / "model", files))
 
 
 def test_a_pipe_is_no_model(tmp_path):

@@ -86,8 +86,8 @@ NOT_YET: NotYet = {
     **_with("tool_call_id moderation audio web_search_options prompt_cache_breakpoint"),
     **_with("guided_whitespace_pattern image_url input_audio file structural_tag"),
     **_with("custom_logit_processor prompt_logprobs allowed_token_ids truncate_prompt_tokens"),
-    **_with("thinking_token_budget token_ids_logprob input_embeds image_data audio_data"),
-    **_with("video_data chat_template"),
+    **_with("thinking_token_budget token_ids_logprob input_embeds chat_template"),
+    **_with("image_data audio_data video_data", [], ""),
 }
 # Fields of images, sound and files, which no model here is given.
 OF_OTHER_KINDS = frozenset(

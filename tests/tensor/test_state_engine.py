@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from radixlm import Engine, SamplingParams
+from radixlm.assembly import loading
 from radixlm.cache.components.states import StateSlots
 from radixlm.cli.check_command import command as check_command
-from radixlm.core.errors import ConfigError
+from radixlm.core.errors import ConfigError, InvalidRequestError
 from radixlm.core.misses import MissReason
 from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.engine import EngineCore
@@ -168,6 +171,25 @@ def test_other_types_are_the_same_cold_and_warm(model: Model, flags: dict[str, s
     assert warm == cold
 
 
+def test_a_state_that_is_not_finite_is_left_nowhere(model: Model, tmp_path: Path) -> None:
+    """Nor is what was computed of the prompt before: a state is what all tokens made of it."""
+    folder = tmp_path / "broken"
+    shutil.copytree(model.folder, folder)
+    weights = load_file(folder / "model.safetensors")
+    embedding = weights["model.embed_tokens.weight"]
+    weights.setdefault("lm_head.weight", embedding.clone())
+    embedding[319] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    bad = [*LONG[:60], 319, *LONG[60:]]
+    flags = {"dtype": "float32", "state_checkpoint_interval": 16}
+    with Engine(str(folder), kv_tokens=1_000, **flags) as engine:
+        for _ in range(2):
+            with pytest.raises(InvalidRequestError, match="not finite"):
+                engine.generate(bad, PARAMS)
+            assert engine.stats().mamba_free == engine.info.mamba_slots
+        assert list(engine.generate(LONG, PARAMS)[0].token_ids) == model.wanted[0]
+
+
 def test_pins_keep_a_checkpoint(model: Model) -> None:
     with model.opened(max_mamba_cache_size=4, max_pinned_tokens=400) as engine:
         engine.generate(LONG, PARAMS)
@@ -230,14 +252,12 @@ def test_random_chats(model: Model, seed: int) -> None:
 def test_what_does_not_go_with_states_is_refused_by_name(
     model: Model, flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the weights are read: there are none here."""
+    """Before the weights are read."""
     monkeypatch.chdir(tmp_path)
-    for file in model.folder.iterdir():
-        if file.suffix != ".safetensors":
-            (tmp_path / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(loading, "make_model", lambda *_, **__: pytest.fail("weights are read"))
     name = "--" + next(iter(flags)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{name} does not know the states of "):
-        Engine(str(tmp_path), kv_tokens=1_000, **flags)
+        model.opened(**flags)
 
 
 def test_what_a_state_takes_is_said_before_it_is_served(model: Model) -> None:

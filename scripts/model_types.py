@@ -20,6 +20,7 @@ from radixlm.core.errors import RadixLMError
 from radixlm.formats.model_types import FOREIGN, NATIVE, TABLE_PATH, ModelType
 from radixlm.models.families import ARCHITECTURES
 from radixlm.models.transformers_model import asked_without_weights
+from radixlm.models.transformers_source import source_of
 from scripts.code_size import ROOT
 
 PAGE = ROOT / "docs" / "model-types.md"
@@ -32,13 +33,23 @@ MAPPED = sorted(
 # Published configs have fields that the class does not have by itself.
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "lfm2": {"full_attn_idxs": [2]},
+    "lfm2_vl": {"text_config": {"model_type": "lfm2", "full_attn_idxs": [2]}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    "minimax_m3_vl": {"text_config": {"layer_types": ["minimax_m3_sparse"] * 60}},
+    "minimax_m3_vl_text": {"layer_types": ["minimax_m3_sparse"] * 60},
     "ministral": {"head_dim": 128},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
 }
 _LONGEST = 150
 _DRAFTS = "it proposes tokens for another model, whose keys and values it reads"
-_NOT_ALONE = {"gemma4_assistant": _DRAFTS, "gemma4_unified_assistant": _DRAFTS}
+# Their texts have classes here, but are something else without the rest.
+_NOT_ALONE = {
+    "gemma4_assistant": _DRAFTS,
+    "gemma4_unified_assistant": _DRAFTS,
+    "paligemma": "tokens of its prompts see those after them",
+    "cosmos3_omni": "its tensors have names of their own",
+    "muse_spark": "its tokens have not been compared with those of transformers",
+}
 _BOTH = "it is an encoder and a decoder: its answers do not follow on prompts"
 
 
@@ -57,13 +68,13 @@ def row_of(name: str) -> ModelType:
         return ModelType(why=_BOTH)
     if (inner or name) in ARCHITECTURES:
         return ModelType(NATIVE, text=inner, tied=tied)
-    why = _refusal(text)
+    why = _refusal(outer)
     return ModelType("" if why else FOREIGN, why, inner, tied)
 
 
 def _refusal(config: Any) -> str:
     try:
-        asked_without_weights(transformers, config, {})
+        asked_without_weights(transformers, source_of(transformers, config), {})
     except RadixLMError as error:
         return str(error).rpartition(" here: ")[2].partition("\n")[0][:_LONGEST]
     return ""
@@ -75,9 +86,6 @@ def table_of(names: Iterable[str]) -> dict[str, ModelType]:
     rows |= {name: row_of(name) for name in names}
     inner = {row.text for row in rows.values() if row.text} - rows.keys()
     rows |= {name: row_of(name) for name in sorted(inner)}
-    for name, row in rows.items():
-        if row.text and row.by == FOREIGN:  # by what is published of it
-            rows[name] = row._replace(by=rows[row.text].by, why=rows[row.text].why)
     return dict(sorted(rows.items()))
 
 

@@ -17,6 +17,15 @@ from radixlm.testing.reference import greedy, load_reference, make_checkpoint
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 FLAGS: dict[str, Any] = {"kv_tokens": 600, "dtype": "float32"}
+SMALL_VALUES = {
+    "head_dim": 8,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}
 # Of two families, whose prompts begin alike.
 PROMPTS = [
     [*range(start, start + 25), *range(7 * i, 7 * i + 3 + i)] for start in (9, 90) for i in range(3)
@@ -27,6 +36,16 @@ def answers(engine: Engine) -> list[list[int]]:
     return [list(output.token_ids) for output in engine.generate(PROMPTS, PARAMS)]
 
 
+_EXPERTS = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_group": 1,
+    "topk_group": 1,
+}
+_WINDOWED = {"sliding_window": 17, "layer_types": ["full_attention", "sliding_attention"] * 2}
+
+
 @pytest.mark.parametrize(
     ("architecture", "fields"),
     [
@@ -35,6 +54,20 @@ def answers(engine: Engine) -> list[list[int]]:
         ("qwen3", {}),
         ("mistral", {"sliding_window": 17}),
         ("gpt_oss", {}),
+        ("youtu", SMALL_VALUES),
+        pytest.param("axk1", SMALL_VALUES, marks=pytest.mark.slow),
+        pytest.param("minicpm3", SMALL_VALUES, marks=pytest.mark.slow),
+        # A layer asks twice; layers have heads of their own, and are
+        # run several times; a window is of no layer.
+        ("diffllama", {}),
+        *(
+            pytest.param(name, fields, marks=pytest.mark.slow)
+            for name, fields in (
+                ("mimo_v2_flash", _WINDOWED | _EXPERTS | {"num_hidden_layers": 4}),
+                ("hrm_text", {}),
+                ("dots1", {"sliding_window": 17, "n_shared_experts": 1} | _EXPERTS),
+            )
+        ),
         *(
             pytest.param(name, {}, marks=pytest.mark.slow)
             for name in ("phi", "opt", "gpt_bigcode", "persimmon", "olmo", "helium", "gemma2")
@@ -83,6 +116,9 @@ def test_the_tokens_of_transformers(
             "'dynamic'",
         ),
         ("gpt2", {"transformers_weights": "others.safetensors"}, "'others.safetensors'"),
+        ("gpt2", {"n_embd": "wide"}, "can not read .*n_embd"),
+        ("gpt2", {"n_layer": 10**9}, "'n_layer' is 1000000000.* up to 1000"),
+        ("llava", {"text_config": {"model_type": "gpt2", "n_layer": 10**9}}, "up to 1000"),
     ],
 )
 def test_what_it_can_not_do_is_refused_by_name(

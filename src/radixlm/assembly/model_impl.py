@@ -18,10 +18,10 @@ from radixlm.models.model_config import ModelConfig, load_config
 from radixlm.models.transformers_model import (
     TransformersModel,
     asked_without_weights,
-    hf_text,
     load_transformers,
     transformers_config,
 )
+from radixlm.models.transformers_source import source_in
 from radixlm.products.gemm_choice import Choose
 
 
@@ -53,7 +53,7 @@ def config_of(config: EngineConfig, files: ModelFiles) -> ModelConfig:
 def unloaded(files: ModelFiles) -> ModelConfig:
     """The shape of a model that transformers computes, as its modules say it. Raises ModelError."""
     library = _library(files)
-    return asked_without_weights(library, hf_text(library, files.path), files.generation_config())
+    return asked_without_weights(library, source_in(library, files.path), files.generation_config())
 
 
 def load_foreign(

@@ -111,8 +111,6 @@ class GpuBackend:
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `AttentionBackend`. One copy to the device, for all layers."""
         pool = self.pool
-        if pool.device.type == "cuda":
-            torch.cuda.set_device(table.device)  # where Triton launches
         step = _StepMemory(pool.device, (self.n_heads, pool.head_dim))
         most = PARTS_BYTES // (4 * self.n_heads * (pool.head_dim + 2))
 

@@ -97,7 +97,7 @@ def by_token(reads: Sequence[ContextRead]) -> Numbers:
 
 
 def newest(reads: Numbers, window: int) -> None:
-    """Keep the last `window` slots of each read of one token."""
+    """Leave out what comes before the `window` of each read's first token."""
     older = np.maximum(reads[:, _SEEN] - window, 0)
     reads[:, (_SLOTS, _START)] += older[:, None]
     reads[:, (_LENGTH, _SEEN)] -= older[:, None]

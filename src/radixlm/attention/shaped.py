@@ -32,7 +32,7 @@ def of_shapes(pool: KVPool, windows: Sequence[int | None], make: _Make) -> _Back
 
 class ShapedBackend:
     """A backend for each shape of a pool's layers (an `AttentionBackend`); what pays is as the
-    largest heads have it.
+    largest heads have it, and runs of slots are read apart where all backends do that.
     """
 
     def __init__(self, pool: KVPool, windows: Sequence[int | None], make: _Make) -> None:
@@ -45,7 +45,8 @@ class ShapedBackend:
             # Nothing is prepared for windows that no layer of this shape has.
             own = [windows[n if k == kind else first] for n, k in enumerate(self._kinds) if windows]
             self._backends.append(make(pool.of(*its), windows=own))
-        self.sharing = self._backends[-1].sharing
+        least_view = max(backend.sharing.least_view for backend in self._backends)
+        self.sharing = self._backends[-1].sharing._replace(least_view=least_view)
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `AttentionBackend`."""

@@ -2,7 +2,8 @@
 not radixlm. A command per line comes in, a JSON object; a JSON object goes out for each.
 
     {"do": "quantize", "source": F, "target": F, "kind": "Q4_0", "pure": true}  -> {}
-    {"do": "open", "path": F, "threads": 2, "context": 1024}  -> {"flash": bool}; once
+    {"do": "open", "path": F, "threads": 2, "context": 1024}  -> {"flash": bool}; once. "floats":
+                                                    true: keys and values in 32 bits, not 16
     {"do": "decode", "prompt": [...], "out": 96}                -> {"seconds": of a token}
     {"do": "prefill", "prompt": [...]}                          -> {"seconds": of all}
     {"do": "score", "prompt": [...], "first": 257}  -> {"logprobs": of the prompt's, from there on}
@@ -43,7 +44,9 @@ class LlamaModel:
             raise RuntimeError(f"llama.cpp can not quantize {source} to {kind}")
         return {}
 
-    def open(self, path: str, threads: int, context: int) -> dict[str, Any]:
+    def open(
+        self, path: str, threads: int, context: int, *, floats: bool = False
+    ) -> dict[str, Any]:
         """Load a model, mapped into memory, and see which attention is faster."""
         self.close()
         params = llama_cpp.llama_model_default_params()
@@ -51,14 +54,16 @@ class LlamaModel:
         self._model = llama_cpp.llama_model_load_from_file(path.encode(), params)
         if not self._model:
             raise RuntimeError(f"llama.cpp can not load {path}")
-        self._contexts = [self._context(threads, context, flash) for flash in (0, 1)]
+        self._contexts = [self._context(threads, context, flash, floats=floats) for flash in (0, 1)]
         taken = [self._seconds(each) for each in self._contexts]
         flash = taken[1] < taken[0]
         llama_cpp.llama_free(self._contexts.pop(not flash))
         return {"flash": bool(flash)}
 
-    def _context(self, threads: int, context: int, flash: int) -> Any:
+    def _context(self, threads: int, context: int, flash: int, *, floats: bool) -> Any:
         params = llama_cpp.llama_context_default_params()
+        if floats:
+            params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
         params.n_ctx, params.n_batch, params.n_ubatch = context, _BATCH, _BATCH
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = flash

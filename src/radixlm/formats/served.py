@@ -30,7 +30,9 @@ def served_by(config: Mapping[str, Any]) -> str:
     outer, inner = (MODEL_TYPES.get(each, ModelType()) for each in (name, text))
     if inner.by == NATIVE and not outer.why:
         return NATIVE
-    why = outer.why or inner.why or (_unknown(config) if name not in MODEL_TYPES else "")
+    # Some texts are computed by the class of the whole alone.
+    own = "" if outer.by == FOREIGN and text == outer.text else inner.why
+    why = outer.why or own or (_unknown(config) if name not in MODEL_TYPES else "")
     if why:
         whose = name if text == name else f"{name} (its text: {text})"
         raise UnsupportedModelError(

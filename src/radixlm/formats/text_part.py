@@ -25,6 +25,7 @@ _EMBEDDING, _HEAD = (
 )
 # Parts with embeddings of their own.
 _OTHERS = re.compile(r"(^|\.)(talker|code2wav|code_predictor|mtp|vision|visual|audio)")
+_LAYER = re.compile(r"((?:.*?\.)?)layers\.\d")
 _DECODER = re.compile(r"(layers\.\d|norm\.|embed_tokens\.)")
 
 
@@ -49,7 +50,9 @@ def text_config(config: Mapping[str, Any], sections: Collection[str] = _SECTIONS
     rest = [name for name in sections if name not in given[:1]]
     inner = text_config(section, rest) if section is not None else outer
     made = {name: its for name, its in inner.items() if name != "architectures"}
-    if section is None or made.get("model_type") is None:
+    own = str(made.get("model_type") or known.text)
+    # transformers 4 wrote Glm4vMoe_text, where 5 has glm4v_moe_text.
+    if section is None or own.replace("_", "").lower() == known.text.replace("_", ""):
         made["model_type"] = known.text or None
     made |= {name: outer[name] for name in _OUTSIDE if outer.get(name) is not None}
     tied = [each.get("tie_word_embeddings") for each in (outer, inner)]
@@ -65,18 +68,34 @@ def text_names(names: Collection[str]) -> dict[str, str]:
     {'language_model.model.embed_tokens.weight': 'model.embed_tokens.weight', \
 'language_model.lm_head.weight': 'lm_head.weight'}
     """
-    own = [name for name in names if not _OTHERS.search(name)]
+    own = [name for name in names if is_of_text(name)]
     found = [match[1] for name in own if (match := _EMBEDDING.fullmatch(name))]
     if not found:
         return {}
     prefix = min(found, key=len)
     heads = [match for name in own if (match := _HEAD.fullmatch(name))]
     heads = [head for head in heads if prefix.startswith(head[1])]
+    kept = "decoder." if prefix.endswith(".decoder.") else ""  # OPT's own
     made = {}
     for name in names:
         rest = name.removeprefix(prefix)
         # Beside other parts, whose names it would have to know.
         if name.startswith(prefix) and (prefix not in ("", "model.") or _DECODER.match(rest)):
-            made[name] = f"model.{rest}"
+            made[name] = f"model.{kept}{rest}"
     nearest = max((head[1] for head in heads), key=len, default="")
     return made | {head[0]: f"lm_head.{head[2]}" for head in heads if head[1] == nearest}
+
+
+def is_of_text(name: str) -> bool:
+    """Whether a tensor or module is of none of a model's other parts, by its name."""
+    return not _OTHERS.search(name)
+
+
+def text_start(modules: Collection[str]) -> str:
+    """The part of names before those of a text's layers.
+
+    >>> text_start(["model.vision_tower.layers.0.mlp", "model.language_model.layers.0.mlp"])
+    'model.language_model.'
+    """
+    own = filter(is_of_text, modules)
+    return min((m[1] for name in own if (m := _LAYER.match(name))), key=len, default="model.")

@@ -249,7 +249,7 @@ class RMSNorm:
 def add_norm(launch: Launch, x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """See `RMSNorm`, of a GPU."""
     out, size = torch.empty_like(x), x.shape[1]
-    aligned = (x.data_ptr() | (0 if added is None else added.data_ptr())) % 16 == 0
+    aligned = tuple(each is None or each.data_ptr() % 16 == 0 for each in (x, added))
     constants = {"SIZE": size, "D": 1 << (size - 1).bit_length()}
     given = x, added, weight, out, eps
     launch((added is None, aligned), (x.shape[0],), given, constants, num_warps=8)

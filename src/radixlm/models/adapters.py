@@ -17,6 +17,7 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.formats.files import MOST_BYTES, read_bytes
+from radixlm.formats.text_part import is_of_text, text_start
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Addition, Additions
 from radixlm.models.adapter_config import CONFIG, AdapterConfig
@@ -27,7 +28,7 @@ from radixlm.products.low_rank import LowRank
 WEIGHTS = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-_EMBEDDING = "model.embed_tokens"
+_START, _EMBEDDING = "model.", "model.embed_tokens"
 _SHOWN = 5
 
 
@@ -58,12 +59,15 @@ def load_adapter(folder: Path, model: CausalLM) -> AdapterWeights:
     digest = blake2b(said, digest_size=8)
     digest.update(content)
     found = _by_module(folder / WEIGHTS, _tensors(folder / WEIGHTS, content))
-    places = dict(_places(model))
+    start = text_start(found)
+    if start != _START:
+        found = {name: its for name, its in found.items() if is_of_text(name)}
+    places = {_respelled(name, start): place for name, place in _places(model)}
     try:
         sizes = config.products(list(places))
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{folder / CONFIG}: {error}") from None
-    _check_modules(folder, sizes, found, places, model)
+    _check_modules(folder, sizes, found, places, model, start)
     folds = folds_of(model.config)
     parts: dict[Linear, list[LowRank]] = {}
     for name, place in places.items():
@@ -71,13 +75,19 @@ def load_adapter(folder: Path, model: CausalLM) -> AdapterWeights:
             continue
         a, b = _checked(folder / WEIGHTS, name, found[name], place, sizes[name].rank)
         b = b.float() * sizes[name].scale
-        if isinstance(folded := folds.get(f"{name}.weight", Fold())(b), Tensor):
+        fold = folds.get(f"{_START}{name.removeprefix(start)}.weight", Fold())
+        if isinstance(folded := fold(b), Tensor):
             b = folded
         kind = model.embedding.weight
         low = LowRank(place.start, a.to(kind), b.to(kind))
         parts.setdefault(place.linear, []).append(low)
     additions = {linear: Addition(linear, its) for linear, its in parts.items()}
     return AdapterWeights(digest.hexdigest(), additions)
+
+
+def _respelled(name: str, start: str) -> str:
+    """A module's name as an adapter has it, whose model may be of more than text."""
+    return f"{start}{name.removeprefix(_START)}" if name.startswith(_START) else name
 
 
 def _content(folder: Path, name: str) -> bytes:
@@ -140,10 +150,11 @@ def _check_modules(
     found: Mapping[str, Mapping[str, Tensor]],
     places: Mapping[str, _Place],
     model: CausalLM,
+    start: str,
 ) -> None:
     """Raises for tensors of other modules, and for modules without tensors."""
     others = {f"{prefix}{part}" for prefix, linear in model.linears() for part in linear.parts}
-    others = (others | {_EMBEDDING, "lm_head"}) - places.keys()
+    others = {_respelled(name, start) for name in (*others, _EMBEDDING, "lm_head")} - places.keys()
     path = folder / WEIGHTS
     for name in found:
         if name in others or ".experts" in name:

@@ -215,9 +215,10 @@ class ModelRunner:
         plan = make_plan(batch.rows, self._backend.sharing)
         attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
         adapted = None if self._adapters is None else self._adapters.of_step(batch.rows)
-        logits = self._model.forward(
-            forward.token_ids, forward.positions, attend, forward.logit_rows, adapted
-        )
+        with torch.cuda.device_of(self._req_to_token.table):  # where Triton launches
+            logits = self._model.forward(
+                forward.token_ids, forward.positions, attend, forward.logit_rows, adapted
+            )
         return forward, plan, logits
 
     def _bytes_read(self, plan: AttentionPlan) -> int:

@@ -72,13 +72,25 @@ def add_config(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
             writer.add_rope_dimension_count(int(head_dim * (share if kind in _PARTIAL else 1)))
     if kind.startswith("gemma4"):
         _add_layers(writer, config, rope)
-    if kind in ("deepseek_v3", "glm4_moe"):
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-        writer.add_expert_weights_norm(config["norm_topk_prob"])
-    if kind == "gpt_oss":
-        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    _add_experts(writer, config)
     _add_windows(writer, config)
     _add_scaling(writer, config, rope)
+
+
+def _add_experts(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
+    kind, width = config["model_type"], config["intermediate_size"]
+    if kind in ("deepseek_v3", "glm4_moe", "glm4_moe_lite"):
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+    if kind in ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "minimax_m2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if kind in ("gpt_oss", "hunyuan_v1_moe", "minimax_m2"):
+        writer.add_expert_feed_forward_length(width)
+    if kind == "hunyuan_v1_moe":
+        writer.add_expert_shared_count(1)
+        writer.add_expert_shared_feed_forward_length(width)
+    if kind == "ernie4_5_moe":
+        shared = config["moe_num_shared_experts"] * config["moe_intermediate_size"]
+        writer.add_expert_shared_feed_forward_length(shared)
 
 
 def _add_latents(

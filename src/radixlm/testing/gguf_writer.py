@@ -35,7 +35,7 @@ HALVES: Mapping[Type, tuple[int, ...]] = {
 _MIDDLES = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}
 _ARCHITECTURES = {
     **dict.fromkeys(("mistral", "mixtral", "internlm3"), MODEL_ARCH.LLAMA),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), MODEL_ARCH.DEEPSEEK2),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), MODEL_ARCH.DEEPSEEK2),
     "cohere": MODEL_ARCH.COMMAND_R,
     "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
     "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE,
@@ -73,6 +73,11 @@ UNSAID: Mapping[str, Mapping[str, Any]] = {
     "gemma3_text": {"query_pre_attn_scalar": 16},
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
+    "glm4_moe_lite": {
+        "num_nextn_predict_layers": 0,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0},
+    },
     "glm4_moe": {"num_nextn_predict_layers": 0},
     "gpt_oss": {"swiglu_limit": 7.0},
     "qwen2_moe": {"mlp_only_layers": []},
@@ -217,7 +222,7 @@ def _type_of(own: str, weight: Tensor, kind: Type, kinds: Mapping[str, str]) -> 
     if weight.dim() < 2 or re.search("norm|gate_inp|bias", own):
         return Type.F32
     rest = weight.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]
-    return Type.F16 if rest or "_k_b" in own else kind
+    return Type.F16 if kind is not Type.F32 and (rest or "_k_b" in own) else kind
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:

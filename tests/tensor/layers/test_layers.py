@@ -12,6 +12,7 @@ from radixlm.layers.linear import (
     QueryKeyNorm,
     RMSNorm,
     TokenEmbedding,
+    add_norm,
 )
 from radixlm.layers.mlps import MLP
 from radixlm.layers.rotary import LinearScaling, QueryFactors, RopeConfig, Rotary, YarnScaling
@@ -55,6 +56,15 @@ def test_rms_norm_takes_the_mean_in_float32(dtype: torch.dtype) -> None:
     expected = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight.double()
     tolerance = 1e-5 if dtype == F32 else 2**-8
     torch.testing.assert_close(norm(x).double(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_a_norm_s_kernel_is_of_the_places_of_both_its_arguments() -> None:
+    """Compiled for numbers at multiples of 16 bytes it is not for others."""
+    keys = set()
+    for places in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        x, added = (torch.zeros(40)[at : at + 36].view(1, 36) for at in places)
+        add_norm(lambda key, *_, **__: keys.add(key), x, added, torch.ones(36), 1e-5)
+    assert len(keys) == 4
 
 
 def test_query_key_norm_works_on_each_head() -> None:

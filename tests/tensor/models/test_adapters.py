@@ -110,6 +110,25 @@ def test_what_a_config_may_say(tmp_path: Path, fields: dict[str, Any]) -> None:
     assert (found - adapted_logits(base, folder, tokens(40))).abs().max() <= TOLERANCE
 
 
+@pytest.mark.parametrize("start", ["model.language_model.", "language_model.model."])
+def test_an_adapter_of_a_model_of_more_than_text(tmp_path: Path, start: str) -> None:
+    """Its text's part is used; config and tensors have the whole model's names."""
+    base = make_checkpoint(tmp_path / "base", "llama")
+    folder = make_adapter(tmp_path / "adapter", base, targets=("q_proj", "down_proj"))
+    model = load(base)
+    expected = logits(model, load_adapter(folder, model), tokens(40))
+    lead = "base_model.model."
+    tensors = {
+        name.replace(f"{lead}model.", f"{lead}{start}"): its
+        for name, its in load_file(folder / WEIGHTS).items()
+    }
+    vision = f"{lead}model.vision_tower.encoder.layers.0.self_attn.q_proj.linear.lora_"
+    tensors |= {f"{vision}A.weight": torch.ones(4, 8), f"{vision}B.weight": torch.ones(8, 4)}
+    save_file(tensors, folder / WEIGHTS)
+    edit(folder, target_modules=rf"{start}layers\.\d+\..*(q_proj|down_proj)")
+    assert torch.equal(logits(model, load_adapter(folder, model), tokens(40)), expected)
+
+
 def test_tokens_before_have_none(tmp_path: Path) -> None:
     base = make_checkpoint(tmp_path / "base", "llama")
     model = load(base)

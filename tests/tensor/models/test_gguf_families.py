@@ -4,43 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import torch
 from gguf import MODEL_ARCH_NAMES
-from safetensors.torch import save_file
 from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.gguf_fields import FAMILIES
 from radixlm.formats.gguf_file import GGUFFile
 from radixlm.models import CausalLM, GGUFCheckpoint, load_config, load_model
-from radixlm.models.families import ARCHITECTURES, TEXTS
+from radixlm.models.families import ARCHITECTURES
 from radixlm.models.model_config import ModelConfig
 from radixlm.products.gemm_choice import Choose, one_way
-from radixlm.testing.gguf_writer import UNSAID, write_gguf
-from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
+from radixlm.testing.gguf_models import LARGE, Q4_K_M, UNREAD, of_256, write_pair
+from radixlm.testing.gguf_writer import write_gguf
+from radixlm.testing.reference import load_reference, reference_logits
 from tests.tensor.attention_cases import dense_for
 
 TOKENS = torch.randint(0, 320, (40,), generator=torch.Generator().manual_seed(1))
-# Rows of 256 numbers, as blocks of these types have them.
-LARGE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
-# llama.cpp's mixture: more bits for values and what goes back into the residual.
-Q4_K_M = {
-    f"blk.{layer}.{name}.weight": "Q6_K" for layer in range(2) for name in ("attn_v", "ffn_down")
-}
 # Names that files have for it.
 SAID = {
     **dict.fromkeys(("mistral", "internlm3"), "llama"),
     **dict.fromkeys(("kimi_k2", "glm4_moe_lite"), "deepseek_v3"),
     "gemma4_unified_text": "gemma4_text",
 }
-# Families whose files are refused.
-UNREAD = {"apertus", "llama4_text", "mimo_v2_flash", "mistral4", *TEXTS}
-FOUND = [name for name in ARCHITECTURES if name not in {*UNREAD, "kimi_k2", "glm4_moe_lite"}]
+FOUND = [name for name in ARCHITECTURES if name not in {*UNREAD, "kimi_k2"}]
 KINDS = ("F16", "Q8_0", "IQ4_NL")
 # One type each at all times, the others too where time does not count.
 PAIRS = [
@@ -48,17 +39,6 @@ PAIRS = [
     for at, family in enumerate(FOUND)
     for number, kind in enumerate(KINDS)
 ]
-
-
-def written(tmp_path: Path, family: str, kind: str, **options: Any) -> tuple[Path, Path]:
-    """A folder with the weights that a GGUF file of a type has, and that file."""
-    kinds, most = options.pop("kinds", None), options.pop("most_tensors", 0)
-    folder = make_checkpoint(tmp_path / "m", family, **dict(UNSAID.get(family, {})) | options)
-    path = tmp_path / "m.gguf"
-    weights = write_gguf(folder, path, kind, kinds=kinds, most_tensors=most)
-    (folder / "model.safetensors").unlink()
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    return folder, path
 
 
 def load(path: Path, choose: Choose | None = None) -> CausalLM:
@@ -97,7 +77,7 @@ def plain(config: ModelConfig) -> ModelConfig:
 def test_each_family_is_what_transformers_makes_of_the_same_weights(
     tmp_path: Path, family: str, kind: str
 ) -> None:
-    folder, path = written(tmp_path, family, kind)
+    folder, path = write_pair(tmp_path, family, kind)
     wanted, made = plain(load_config(folder)), plain(load_config(path))
     if family != "hunyuan_v1_dense":  # whose base is stored in float32
         assert made == replace(
@@ -107,16 +87,6 @@ def test_each_family_is_what_transformers_makes_of_the_same_weights(
             eos_token_ids=made.eos_token_ids,
         )
     check(folder, path)
-
-
-def of_256(family: str) -> dict[str, Any]:
-    """The fields of a model whose rows are whole blocks of 256."""
-    more: dict[str, Any] = LARGE
-    if family.startswith("deepseek"):
-        more = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
-    if family in ("qwen2_moe", "qwen3_moe"):
-        more = LARGE | {"moe_intermediate_size": 256}
-    return more | ({"query_pre_attn_scalar": 64} if family in ("gemma2", "gemma3_text") else {})
 
 
 @pytest.mark.parametrize(
@@ -134,28 +104,28 @@ def of_256(family: str) -> dict[str, Any]:
 def test_types_with_blocks_of_256(tmp_path: Path, family: str, kind: str) -> None:
     """Q4_K stands for llama.cpp's mixture, Q4_K_M."""
     kinds = Q4_K_M if kind == "Q4_K" else None
-    check(*written(tmp_path, family, kind, kinds=kinds, **of_256(family)))
+    check(*write_pair(tmp_path, family, kind, kinds=kinds, **of_256(family)))
 
 
 def test_gpt_oss_as_it_is_published(tmp_path: Path) -> None:
     """Experts in MXFP4, all else as it is."""
     names = (f"ffn_{name}_exps.weight" for name in ("gate", "up", "down"))
     kinds = {f"blk.{layer}.{name}": "MXFP4" for name in names for layer in range(3)}
-    folder, _ = written(tmp_path, "gpt_oss", "F16", kinds=kinds, most_tensors=7)
+    folder, _ = write_pair(tmp_path, "gpt_oss", "F16", kinds=kinds, most_tensors=7)
     (first,) = tmp_path.glob("m-00001-of-*.gguf")
     check(folder, first)
 
 
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "IQ4_XS", "MXFP4"])
 def test_packed_products_differ_by_rounding(tmp_path: Path, kind: str) -> None:
-    folder, path = written(tmp_path, "qwen3", kind, **LARGE)
+    folder, path = write_pair(tmp_path, "qwen3", kind, **LARGE)
     expected = reference_logits(load_reference(folder), TOKENS.tolist())
     assert (logits(load(path, one_way)) - expected).norm() < 0.05 * expected.norm()
 
 
 def test_what_is_claimed_costs_nothing(tmp_path: Path) -> None:
     """Experts by layers, of which each is below what the file could hold, and numbers in names."""
-    _, path = written(tmp_path, "qwen3_moe", "F16", num_hidden_layers=1)
+    _, path = write_pair(tmp_path, "qwen3_moe", "F16", num_hidden_layers=1)
     file = gguf.GGUFWriter(tmp_path / "x.gguf", "qwen3moe")
     source = GGUFFile(path)
     for key, value in source.metadata.items():
@@ -183,7 +153,7 @@ def test_each_family_has_a_row() -> None:
 
 def test_layers_that_share_may_have_keys_and_values_of_their_own(tmp_path: Path) -> None:
     """As in folders: nothing reads them."""
-    folder, path = written(tmp_path, "gemma4_text", "F32")
+    folder, path = write_pair(tmp_path, "gemma4_text", "F32")
     other = tmp_path / "other.gguf"
     shapes = {"attn_k": (32, 64), "attn_v": (32, 64), "attn_k_norm": (32,)}
     unused = {f"blk.5.{name}.weight": np.ones(its, np.float32) for name, its in shapes.items()}
@@ -195,7 +165,7 @@ def test_layers_that_share_may_have_keys_and_values_of_their_own(tmp_path: Path)
 @pytest.mark.parametrize("family", ["phi3", "glm"])
 def test_queries_keys_and_values_in_another_form(tmp_path: Path, family: str) -> None:
     """One tensor where transformers has three, and the other way around."""
-    folder, path = written(tmp_path, family, "F32")
+    folder, path = write_pair(tmp_path, family, "F32")
     other = tmp_path / "other.gguf"
     file, sizes = GGUFFile(path), (64, 32, 32)
     tensors, parted = {}, {}

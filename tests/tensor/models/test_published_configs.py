@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from radixlm.core.errors import UnsupportedModelError
 from radixlm.models import ModelConfig, load_config
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.models.test_model_parity import load, logits, tokens
@@ -161,6 +162,14 @@ def test_what_mimo_is_without_lists() -> None:
     assert made.traits.experts.layers == (False, *[True] * 6)
 
 
+@pytest.mark.parametrize("kind", ["gemma3_text", "gemma4_text"])
+def test_heads_that_turn_in_part_where_a_family_does_not(kind: str) -> None:
+    ropes = {"full_attention": {"rope_type": "proportional"}}
+    ropes["sliding_attention"] = {"partial_rotary_factor": 0.5}
+    with pytest.raises(UnsupportedModelError, match=r"sliding_attention\.partial_rotary_factor"):
+        of(kind, rope_parameters=ropes, vocab_size_per_layer_input=320)
+
+
 def test_numbers_of_layers_have_leading_zeros(tmp_path: Path) -> None:
     """As transformers writes them, so that all are as long."""
     kinds = ["sliding_attention"] * 9 + ["full_attention"] * 2
@@ -169,6 +178,17 @@ def test_numbers_of_layers_have_leading_zeros(tmp_path: Path) -> None:
     assert "09" in json.loads((folder / "config.json").read_text())["per_layer_config"]
     shapes = load_config(folder).kv_shapes
     assert shapes == ((2, 16, None),) * 9 + ((1, 32, None), (1, 32, 9))
+
+
+def test_heads_are_those_of_the_layer_that_is_read(tmp_path: Path) -> None:
+    """Else kernels would read memory that is not theirs."""
+    folder = make_checkpoint(tmp_path, "gemma4_unified_text")
+    config = json.loads((folder / "config.json").read_text())
+    for field, number in (("num_key_value_heads", 4), ("head_dim", 32)):
+        config["per_layer_config"] = {"2": {"head_dim": 32}, "4": {field: number}}
+        (folder / "config.json").write_text(json.dumps(config))
+        with pytest.raises(UnsupportedModelError, match=r"per_layer_config.* layer 4 .* layer 1"):
+            load_config(folder)
 
 
 def test_mistral_4_turns_the_part_that_its_sizes_say() -> None:

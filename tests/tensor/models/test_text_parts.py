@@ -18,11 +18,22 @@ STEPS = 10
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 PROMPTS = [[*range(9, 34), *range(7 * i, 7 * i + 3 + i)] for i in range(3)]
 _MROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+_CROSSED = {
+    "cross_attention_layers": [1],
+    "num_hidden_layers": 4,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+}
 # No more layers, or wider ones, than a class allows.
 WHOLE: list[Any] = [
     ("internvl", "qwen2", {}),
     ("qwen2_vl", "qwen2", {"rope_parameters": _MROPE}),
+    # By transformers' class of the whole; layers that look at images are passed over.
+    ("mllama", "mllama_text_model", _CROSSED),
     pytest.param("gemma3", "gemma3_text", {}, marks=pytest.mark.slow),
+    pytest.param("gemma4", "gemma4_text", {}, marks=pytest.mark.slow),
+    pytest.param("gemma4_unified", "gemma4_unified_text", {}, marks=pytest.mark.slow),
     pytest.param("llama4", "llama4_text", {}, marks=pytest.mark.slow),
     pytest.param("qwen3_vl", "qwen3", {"rope_parameters": _MROPE}, marks=pytest.mark.slow),
     pytest.param(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -101,6 +103,28 @@ def test_chunks_and_decodes_in_one_batch_give_the_reference_tokens(
     for ids, own in zip(tokens, prompts, strict=True):
         wanted = reference.logits(ids).argmax(-1).tolist()
         assert ids[len(own) :] == wanted[len(own) - 1 : -1]
+
+
+def test_a_step_is_computed_on_the_device_of_its_memory(
+    runner: ModelRunner, model: CausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton launches on the thread's own device, whatever its tensors are on."""
+    entered: list[Tensor] = []
+
+    @contextmanager
+    def device_of(tensor: Tensor) -> Iterator[None]:
+        entered.append(tensor)
+        yield
+        entered.pop()
+
+    def forward(*given: object) -> Tensor:
+        assert [each.dtype for each in entered] == [torch.int32]
+        return CausalLM.forward(model, *given)
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(model, "forward", forward)
+    step(runner, make_row(prompt(5, 3), start=0, params=greedy()))
+    assert not entered
 
 
 def test_a_cached_prefix_arrives_as_a_remap(runner: ModelRunner, reference: Reference) -> None:

@@ -35,6 +35,11 @@ def test_tensors_by_their_prefix(prefix: str, head: str, others: tuple[str, ...]
     assert text_names(names) == wanted
 
 
+def test_a_decoder_within_the_text() -> None:
+    names = ["language_model.model.decoder.embed_tokens.weight", "vision_model.embed.weight"]
+    assert text_names(names) == {names[0]: "model.decoder.embed_tokens.weight"}
+
+
 def test_a_head_in_parts() -> None:
     names = ["language_model.model.embed_tokens.weight", "language_model.lm_head.qweight"]
     names += ["language_model.lm_head.scales", "visual.lm_head.scales"]
@@ -119,3 +124,11 @@ def test_files_without_a_text(tmp_path: Path, indexed: bool) -> None:
         (tmp_path / "model.safetensors.index.json").write_text(index)
     with pytest.raises(CheckpointError, match=r"none of its tensors .* embed_tokens"):
         text_tensors(tmp_path)
+
+
+def test_names_of_transformers_4() -> None:
+    """transformers 4 wrote Glm4vMoe_text, where 5 has glm4v_moe_text."""
+    config = {"model_type": "glm4v_moe", "text_config": {"model_type": "Glm4vMoe_text"}}
+    assert text_config(config)["model_type"] == "glm4v_moe_text"
+    other = {"model_type": "llava", "text_config": {"model_type": "new_text"}}
+    assert text_config(other)["model_type"] == "new_text"

@@ -71,6 +71,9 @@ class Gemma4(TwoRopes):
             raise unsupported("num_kv_shared_layers", self.num_kv_shared_layers, what)
         for layer, its in enumerate(windowed):
             heads, source = self._heads(layer, windowed=its), last[its] if layer >= first else None
+            if source is not None and heads != made[source][:2]:
+                what = f"for layer {layer} those of layer {source}, whose keys it reads"
+                raise unsupported("per_layer_config", heads, what)
             made.append(LayerShape(*heads, source))
         return tuple(made)
 

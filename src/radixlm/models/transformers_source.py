@@ -1,0 +1,118 @@
+"""The class of transformers that computes a folder's text, and what it is made and loaded with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from radixlm.core.errors import CheckpointError, UnsupportedModelError
+from radixlm.formats.files import read_json_object
+from radixlm.formats.text_part import is_of_text, text_config
+from radixlm.formats.weight_files import text_tensors
+from radixlm.models.adapter_config import CONFIG as ADAPTER
+from radixlm.models.config_fields import unsupported
+
+# Names of how many layers there are; transformers makes objects for each, however many.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_MOST_LAYERS = 1_000
+# Of layers, all that attention here knows without a file of ours.
+_KINDS = frozenset({"full_attention", "sliding_attention"})
+# Classes that call the attention that they are given, and do not say so.
+_COMPATIBLE = frozenset({"biogpt"})
+
+
+class Source(NamedTuple):
+    """kind: a class for text alone, or one for more whose other parts are left out. config: that it
+    takes. text: the text's.
+    """
+
+    kind: Any
+    config: Any
+    text: Any
+
+    def renamed(self, folder: Path) -> dict[str, str] | None:
+        """Patterns of names that are a text's beside other parts, and what they become; None: all
+        names stand as they are.
+        """
+        names = text_tensors(folder) if self.config is self.text else None
+        return names and {f"^{re.escape(stored)}$": name for stored, name in names.items()}
+
+
+def source_in(library: Any, folder: Path) -> Source:
+    """The source of a folder's text. library: `transformers`. Raises UnsupportedModelError."""
+    given = text_config(read_json_object(folder / "config.json"))
+    for name in _LAYERS:
+        if isinstance(count := given.get(name), int) and count > _MOST_LAYERS:
+            raise unsupported(name, count, f"up to {_MOST_LAYERS}")
+    try:
+        config = library.AutoConfig.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+        source = source_of(library, config)
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # whatever its classes raise for a field
+        raise UnsupportedModelError(
+            f"transformers {library.__version__} can not read {str(folder)!r}: {error}"
+        ) from None
+    if getattr(config, "quantization_config", None) is not None:
+        raise refused(str(config.model_type), "its weights are quantized")
+    _check_weights(config, folder)
+    for name in ("tie_word_embeddings", "eos_token_id", "dtype"):
+        if (said := getattr(config, name, None)) is not None:
+            setattr(source.text, name, said)
+    return source
+
+
+def source_of(library: Any, config: Any) -> Source:
+    """The source of what a config of transformers describes, if code and layers are of a kind that
+    attention here knows. Raises UnsupportedModelError.
+    """
+    text = config.get_text_config(decoder=True)
+    name = str(text.model_type)
+    alone = library.MODEL_FOR_CAUSAL_LM_MAPPING
+    more = library.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if type(text) in alone:
+        source = Source(alone[type(text)], text, text)
+    elif type(config) in more:
+        source = Source(_for_text(more[type(config)]), config, text)
+    else:
+        raise refused(name, "it has no causal language model of its text alone")
+    kinds = set(getattr(text, "layer_types", None) or ()) - _KINDS
+    if kinds:
+        raise refused(name, f"it has layers of {', '.join(sorted(kinds))}")
+    if not source.kind.is_backend_compatible() and name not in _COMPATIBLE:
+        raise refused(name, "its attention can not be replaced")
+    return source
+
+
+def _for_text(kind: Any) -> Any:
+    """A class of transformers without the modules of what is no text: nothing is read for them."""
+
+    def made(self: Any, config: Any) -> None:
+        kind.__init__(self, config)
+        for name, _ in list(self.named_modules()):
+            place, _, own = name.rpartition(".")
+            if not is_of_text(own) and not re.search(r"layers\.\d", place):
+                setattr(self.get_submodule(place), own, torch.nn.Identity())
+
+    return type(kind.__name__, (kind,), {"__init__": made, "__module__": kind.__module__})
+
+
+def _check_weights(config: Any, folder: Path) -> None:
+    """Raises where transformers would read others than `weight_files` has."""
+    if (named := getattr(config, "transformers_weights", None)) is not None:
+        raise unsupported("transformers_weights", named, "weights with their usual names")
+    if (folder / ADAPTER).exists():
+        raise CheckpointError(
+            f"{folder} has an {ADAPTER}: transformers would add that adapter to the model. Merge "
+            "it into the weights (merge_and_unload of peft), or move it to a folder of its own"
+        )
+
+
+def refused(name: str, why: str) -> UnsupportedModelError:
+    """The error for a model that is not served."""
+    return UnsupportedModelError(f"model_type {name!r} is not served by transformers here: {why}")

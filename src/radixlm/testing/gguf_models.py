@@ -1,0 +1,49 @@
+"""Tiny models as GGUF files, beside folders with the weights that these have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from radixlm.models.families import TEXTS
+from radixlm.testing.gguf_writer import UNSAID, write_gguf
+from radixlm.testing.reference import make_checkpoint
+
+# Families whose files are refused.
+UNREAD = frozenset({"apertus", "llama4_text", "mimo_v2_flash", "mistral4", *TEXTS})
+# Rows of 256 numbers, as blocks of these types have them.
+LARGE: Mapping[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+# llama.cpp's mixture: more bits for values and what goes back into the residual.
+Q4_K_M: Mapping[str, str] = {
+    f"blk.{layer}.{name}.weight": "Q6_K" for layer in range(2) for name in ("attn_v", "ffn_down")
+}
+
+
+def write_pair(root: Path, family: str, kind: str, **options: Any) -> tuple[Path, Path]:
+    """Returns a folder with the weights that a GGUF file of a type has, and that file. options:
+    fields of the config, and of `write_gguf`.
+    """
+    own = {
+        name: options.pop(name) for name in ("kinds", "further", "most_tensors") if name in options
+    }
+    folder = make_checkpoint(root / "m", family, **dict(UNSAID.get(family, {})) | options)
+    path = root / "m.gguf"
+    weights = write_gguf(folder, path, kind, **own)
+    (folder / "model.safetensors").unlink()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder, path
+
+
+def of_256(family: str) -> dict[str, Any]:
+    """The fields of a model whose rows are whole blocks of 256."""
+    more = dict(LARGE)
+    if family.startswith("deepseek"):
+        more = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
+    if family in ("qwen2_moe", "qwen3_moe"):
+        more["moe_intermediate_size"] = 256
+    if family in ("gemma2", "gemma3_text"):
+        more["query_pre_attn_scalar"] = 64
+    return more

@@ -16,10 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from radixlm.cache import Lease, Match, Pin, RadixCache, TreeNode
-from radixlm.cache.components.states import EMPTY, StateHold, StateSlots
+from radixlm.cache.components.states import StateHold, StateSlots
 from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.places.stored import StoredTier
 from radixlm.cache.radix.node import upward
+from radixlm.core.batch import EMPTY
 from radixlm.core.errors import CacheError, PinError
 from radixlm.core.keys import Key
 from radixlm.core.moves import Place
@@ -27,7 +28,7 @@ from tests.cache_model import same
 from tests.invariants import check
 
 Path = tuple[object, ...]  # the namespace, then tokens
-Rank = tuple[bool, int]
+Rank = tuple[bool, int]  # whether a lease began with it, and its last use
 
 
 class Setup(NamedTuple):
@@ -42,8 +43,8 @@ class Setup(NamedTuple):
 
 @dataclass(eq=False)
 class Reader:
-    """A lease. path: of its whole key. source: the path of the checkpoint that it locks. own:
-    whether it has a state of its own. start: where its window begins.
+    """A lease. path: of its whole key. source: the path of the checkpoint that it locks, until it
+    has a state of its own: own. start: where its window begins.
     """
 
     lease: Lease
@@ -222,6 +223,9 @@ class CheckedComponents:
             return False
         reader.own |= first_state
         self._follow(room_for_state=first_state and not free)
+        if first_state:
+            self._use(reader.source)
+            reader.source = None
         return True
 
     def commit(self, reader: Reader, upto: int) -> None:
@@ -230,24 +234,32 @@ class CheckedComponents:
         self._move()
         self.there |= self.names(reader.path, start, reader.lease.committed)
 
-    def checkpoint(self, reader: Reader) -> None:
+    def checkpoint(self, reader: Reader, *, goes_on: bool = True) -> None:
         lease = reader.lease
         if lease.length != lease.committed:
             try:
-                lease.checkpoint()
+                lease.checkpoint(goes_on=goes_on)
             except CacheError:
                 return
             same("a checkpoint is refused", True, False)
-        lease.checkpoint()
+        path, room, free = reader.to(lease.length), True, 0
+        if self.states is not None:
+            taken = sum(each.own for each in self.readers) + len(self.locked_checkpoints())
+            room, free = taken < self.states.capacity, self.states.usage().free
+        lease.checkpoint(goes_on=goes_on)
         if self.states is None or not reader.own:
             return
-        path, before = reader.to(lease.length), reader.source
-        reader.own = path in self.checkpoints
-        self.counts["states left"] += not reader.own
-        if not reader.own:
-            self.checkpoints[path] = False, self.uses
-        reader.source = path
-        self._use(before)
+        if path in self.checkpoints:
+            self._use(path)
+        elif room or not goes_on:
+            self.counts["states left"] += 1
+            self.checkpoints[path] = False, 0
+            self._use(path)
+            reader.own = goes_on
+            self._follow(room_for_state=goes_on and not free)
+            self._move()
+        else:
+            self.counts["no room to leave a state"] += 1
 
     def pass_by(self, reader: Reader) -> None:
         reader.lease.pass_by(reader.lease.length)
@@ -388,10 +400,15 @@ class CheckedComponents:
         locked = self.locked_checkpoints()
         lost = set(self.checkpoints) - now
         if room_for_state or lost:
-            first = min(set(self.checkpoints) - locked, key=self.checkpoints.__getitem__)
+            first = min(set(self.checkpoints) - locked, key=self._rank)
             same("the checkpoint that goes", (lost, room_for_state), ({first}, True))
             del self.checkpoints[first]
             self.counts["states evicted"] += 1
+
+    def _rank(self, path: Path) -> float:
+        assert self.states is not None
+        found, use = self.checkpoints[path]
+        return use + found * (self.states.capacity + 0.5)
 
     def _take_dropped(self) -> None:
         for stored in self.places:
@@ -419,12 +436,14 @@ class CheckedComponents:
 
     def _move(self) -> None:
         """What the device does before a step."""
-        if self.states is not None:
-            for source, slot in self.states.take_copies():
-                self.state_memory[slot] = None if source == EMPTY else self.state_memory[source]
         for component in self.cache.components:
-            for moves in component.take_moves().values():
-                self.window_slot |= dict(zip(*(each.tolist() for each in moves), strict=True))
+            for kind, moves in component.take_moves().items():
+                sources, slots = (each.tolist() for each in moves)
+                if kind == "windows":
+                    self.window_slot |= dict(zip(sources, slots, strict=True))
+                    continue
+                there = [None if at == EMPTY else self.state_memory[at] for at in sources]
+                self.state_memory |= dict(zip(slots, there, strict=True))
 
     def _use(self, path: Path | None) -> None:
         if path is not None:
@@ -505,7 +524,7 @@ class ComponentStress:
                 wanted.append((reader, min(left, draw.choice((1, page, 4 * page)))))
             else:
                 checked.commit(reader, reader.lease.length)
-                checked.checkpoint(reader)
+                checked.checkpoint(reader, goes_on=False)
                 checked.release(reader)
         for reader in checked.step(wanted, gives_way=draw.random() < 0.2):
             if draw.random() < 0.7:

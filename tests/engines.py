@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import get_args
 
 import numpy as np
@@ -11,8 +11,9 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from radixlm.cache import RadixCache
+from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSize
-from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
+from radixlm.core.batch import EMPTY, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.clock import Clock
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.grammar import Grammar
@@ -94,6 +95,28 @@ def chain_start(request: GenerateRequest) -> int:
     return hash(request.namespace)
 
 
+class CheckedStates:
+    """A runner that keeps in each slot of states what the state there was computed from."""
+
+    def __init__(self, runner: ChainRunner | FakeRunner) -> None:
+        self._runner = runner
+        self._memory: dict[int, tuple[object, ...]] = {}
+
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        if batch.states is not None:
+            sources, slots = (each.tolist() for each in batch.states)
+            there = [() if source == EMPTY else self._memory[source] for source in sources]
+            self._memory |= dict(zip(slots, there, strict=True))
+        for row in batch.rows:
+            assert row.state is not None
+            path = row.request.namespace, *row.tokens.tolist()
+            found, wanted = self._memory[row.state], path[: row.start + 1] if row.start else ()
+            assert found == wanted, f"a state after {len(found)} tokens, not {len(wanted)}"
+            self._memory[row.state] = path
+        assert len({row.state for row in batch.rows}) == len(batch.rows)
+        return self._runner.execute(batch)
+
+
 class Bench:
     """An engine core over a FakeRunner or a ChainRunner, with its parts in reach."""
 
@@ -118,6 +141,8 @@ class Bench:
         jump_forward: bool = True,
         pin_budget: int = 0,
         windows: WindowSize | None = None,
+        states: int = 0,
+        checkpoint_interval: int = 0,
     ) -> None:
         self.cache = RadixCache(
             capacity,
@@ -126,6 +151,7 @@ class Bench:
             pin_budget=pin_budget,
             reserve=reserve,
             windows=windows,
+            components=[partial(StateSlots, states)] if states else (),
         )
         self.scheduler = Scheduler(
             WaitingRoom(self.cache, make_order(policy, seed), max_wait_admissions),
@@ -135,6 +161,7 @@ class Bench:
             preemption_threshold=preemption_threshold,
             sink=sink,
             clock=clock,
+            checkpoint_interval=checkpoint_interval,
         )
         sizes = capacity, max_running, vocab_size
         self.runner: ChainRunner | FakeRunner = FakeRunner(*sizes)
@@ -145,10 +172,11 @@ class Bench:
                 *sizes, window=windows.window, window_capacity=windows.capacity
             )
         self.chain = chain
+        checked = CheckedStates(self.runner) if states else self.runner
         self.core = EngineCore(
             self.scheduler,
             self.cache,
-            self.runner,
+            checked,
             byte_tokenizer(),
             masks=MaskFiller(vocab_size),
             jump_forward=jump_forward,

@@ -52,6 +52,8 @@ def test_it_says_what_is_served_and_how(engine):
     assert stored.splitlines()[4] == "  on disk  5,000 tokens, 50.0 MiB, in /kv"
     hosted = told(replace(info, kv_tokens=100, kv_bytes=2**20, host_tokens=200))
     assert hosted.splitlines()[4] == "  on host  200 tokens, 2.0 MiB"
+    hybrid = told(replace(info, mamba_slots=1_024, mamba_bytes=2**30))
+    assert hybrid.splitlines()[4] == "  states   1,024, 1.0 GiB"
     small = told(info, longest=999)
     assert "  KV pool  12,345 tokens, 1.5 GiB; prompt and answer are at most 999 together" in small
     assert "on cpu, 1 thread\n" in told(replace(info, threads=1))

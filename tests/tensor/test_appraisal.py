@@ -41,8 +41,8 @@ def test_the_text_of_a_model_of_more(tmp_path: Path) -> None:
     text = 4 * sum(each.numel() for each in whole.model.language_model.parameters())
     head = 4 * whole.lm_head.weight.numel()
     assert (found.model_type, found.computed_by) == ("qwen2", "radixlm")
-    assert found.stored in ({"F32": text}, {"F32": text + head})
-    assert found.weight_bytes == text + head  # a tied one is packed beside the embedding
+    assert found.stored == {"F32": text}
+    assert found.weight_bytes == text + head  # a packed copy
     assert found.kv_bytes == 1000 * 3 * 2 * 2 * 16 * 4
     assert found.unused
     assert all("vision" in name or "projector" in name for name in found.unused)
@@ -64,14 +64,12 @@ def test_one_that_transformers_computes(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, "gpt2")
     found = appraised(folder)
     assert (found.model_type, found.computed_by) == ("gpt2", "transformers")
-    # Its head is the embedding, packed once more.
-    assert found.weight_bytes == found.stored["F32"] + 4 * 320 * 64
     assert found.kv_bytes == 1000 * 3 * 2 * 64 * 4
 
 
 def test_a_gguf_file(tmp_path: Path) -> None:
     folder, path = tmp_path / "folder", tmp_path / "model.gguf"
-    make_checkpoint(folder, "qwen3", tie_word_embeddings=True)
+    make_checkpoint(folder, "qwen3")
     write_gguf(folder, path, "Q8_0")
     found = appraised(path)
     assert (found.model_type, found.file_format) == ("qwen3", "gguf")

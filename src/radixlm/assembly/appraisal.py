@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from radixlm.assembly.chosen import chosen, reached_of
-from radixlm.assembly.loading import checkpoint_of, texts_of, token_bytes
+from radixlm.assembly.loading import checkpoint_of, texts_of
 from radixlm.assembly.model_impl import by_transformers, unloaded
 from radixlm.assembly.windows import Windows
 from radixlm.core.config import EngineConfig
@@ -34,7 +34,8 @@ class Appraisal(NamedTuple):
 
     computed_by: `NATIVE` or `FOREIGN`. stored: bytes of weights by their types in the files, the
     most first. weight_bytes: about those in memory, in floats as `dtype`, quantized ones as codes
-    on a CPU. kv_bytes: of 1,000 tokens. unused: names of tensors that are not read.
+    on a CPU. kv_bytes: of 1,000 tokens. state_bytes: of a state; 0: there are none.
+    unused: names of tensors that are not read.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Appraisal(NamedTuple):
     context_length: int
     weight_bytes: int
     kv_bytes: int
+    state_bytes: int
     unused: list[str]
 
 
@@ -95,7 +97,8 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
         dtype=str(dtype).removeprefix("torch."),
         context_length=reached.context_length,
         weight_bytes=weight_bytes,
-        kv_bytes=1000 * token_bytes(config, reached, Windows.of(config, reached), dtype),
+        kv_bytes=int(1000 * Windows.of(config, reached).token_bytes(config, reached, dtype)),
+        state_bytes=sum(shape.nbytes(dtype) for shape in reached.state_shapes),
         unused=unused,
     )
     return found, template

@@ -14,10 +14,13 @@ from radixlm.assembly.resolve import resolve_context, resolve_device, resolve_dt
 from radixlm.attention.backends import check_deterministic
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
+from radixlm.core.flags import option_name
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models.model_config import ModelConfig
 from radixlm.text.model_folder import loadable
+
+_NOT_WITH_STATES = ("host_kv_tokens", "disk_cache", "tp_size", "lora_paths", "deterministic")
 
 
 def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device, torch.dtype]:
@@ -27,6 +30,7 @@ def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device,
     files = files_of(loadable(config.model))
     model = config_of(config, files)
     _check_latents(config, model)
+    _check_states(config, model)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model, device)
     if config.deterministic:
@@ -42,6 +46,16 @@ def reached_of(config: EngineConfig, model: ModelConfig) -> ModelConfig:
     """
     context = resolve_context(config, model)
     return replace(model, context_length=min(context, config.kv_tokens or MOST_TOKENS))
+
+
+def _check_states(config: EngineConfig, model: ModelConfig) -> None:
+    """Raises ConfigError for what does not go with states yet, before they are loaded."""
+    if not model.state_shapes:
+        return
+    for name in _NOT_WITH_STATES:
+        if getattr(config, name) != EngineConfig.__dataclass_fields__[name].default:
+            flag = option_name(name)
+            raise ConfigError(f"{flag} does not know the states of {model.model_type} yet")
 
 
 def _check_latents(config: EngineConfig, model: ModelConfig) -> None:

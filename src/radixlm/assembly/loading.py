@@ -20,6 +20,7 @@ from radixlm.assembly.model_impl import by_transformers, load_foreign
 from radixlm.assembly.places import open_places
 from radixlm.assembly.rank_setup import BackgroundWorkers, ParallelRanks, start_ranks
 from radixlm.assembly.resolve import resolve_context, resolve_threads
+from radixlm.assembly.state_slots import STATE_SHARE, States
 from radixlm.assembly.store_facts import EngineFacts
 from radixlm.assembly.warming import warm_up
 from radixlm.assembly.windows import Windows
@@ -41,7 +42,6 @@ from radixlm.memory.pools import (
     KVPool,
     ReqToTokenPool,
     WindowLayers,
-    bytes_per_token,
     default_kv_tokens,
 )
 from radixlm.memory.store_folder import private_folder
@@ -82,7 +82,7 @@ class ModelInfo:
     deterministic: whether a request has the same bits in any company.
     kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
     were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
-    tp_size: ranks; kv_bytes are those of all.
+    tp_size: ranks; kv_bytes are those of all. mamba_slots: of states, and their bytes.
     """
 
     name: str
@@ -108,6 +108,8 @@ class ModelInfo:
     disk_tokens: int = 0
     routed: bool = False
     tp_size: int = 1
+    mamba_slots: int = 0
+    mamba_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +158,16 @@ def _load(
     model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
     windows = Windows.of(config, model.config)
     capacity = _capacity(config, model.config, windows, dtype, device, ranks)
-    cache = _cache(config, policy, windows, capacity, context)
+    kv_bytes = int(capacity * windows.token_bytes(config, model.config, dtype))
+    states = States.of(config, model.config, dtype, kv_bytes, device)
+    cache = _cache(config, policy, windows, states, capacity, context)
     limits = Limits(context, cache.largest_request, model_config.vocab_size, reached.short_length)
     sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
     inbox: SimpleQueue[Inbound] = SimpleQueue()
     source = EngineFacts(files, weights, model.config, threads)
     places = open_places(config, source, pool, inbox.put, progress=progress)
-    runner, adapters = _runner(config, model, pool, table, device, ranks)
+    runner, adapters = _runner(config, model, pool, states, table, device, ranks)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
@@ -173,7 +177,6 @@ def _load(
         context_length=limits.context_length,
         kv_tokens=cache.capacity,
         kv_bytes=pool.nbytes + (0 if ranks is None else ranks.kv_bytes),
-        page_size=config.page_size,
         dtype=_name(dtype),
         device=str(device),
         eos_token_ids=tuple(sorted(eos)),
@@ -181,10 +184,9 @@ def _load(
         recommended_sampling=recommended_sampling(files),
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
-        deterministic=config.deterministic,
         kv_cache_dtype=_name(pool.keys[0].dtype),
-        quantization=config.quantization or "",
-        tp_size=config.tp_size,
+        **_as_flags_say(config),
+        **states.described(),
         **places.described(),
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
@@ -209,6 +211,7 @@ def _runner(
     config: EngineConfig,
     model: Model,
     pool: KVPool,
+    states: States,
     table: ReqToTokenPool,
     device: torch.device,
     ranks: ParallelRanks | None,
@@ -224,9 +227,25 @@ def _runner(
     if ranks is not None:
         return leading(model, pool, table, device, ranks), adapters
     runner = ModelRunner(
-        model, pool, table, device, deterministic=config.deterministic, adapters=shelf
+        model,
+        pool,
+        table,
+        device,
+        deterministic=config.deterministic,
+        adapters=shelf,
+        states=states.pool(),
     )
     return runner, adapters
+
+
+def _as_flags_say(config: EngineConfig) -> dict[str, Any]:
+    """Fields of ModelInfo."""
+    return {
+        "page_size": config.page_size,
+        "deterministic": config.deterministic,
+        "quantization": config.quantization or "",
+        "tp_size": config.tp_size,
+    }
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -248,11 +267,16 @@ def texts_of(config: EngineConfig, files: ModelFiles) -> tuple[Tokenizer, ChatTe
 
 
 def _cache(
-    config: EngineConfig, policy: EvictionPolicy, windows: Windows, capacity: int, context: int
+    config: EngineConfig,
+    policy: EvictionPolicy,
+    windows: Windows,
+    states: States,
+    capacity: int,
+    context: int,
 ) -> RadixCache:
     pin_budget = resolve_pin_budget(config, capacity, context)
     size = windows.size(config, capacity)
-    return make_cache(config, policy, capacity, pin_budget, windows=size)
+    return make_cache(config, policy, capacity, pin_budget, windows=size, states=states.capacity)
 
 
 def _capacity(
@@ -277,21 +301,10 @@ def default_tokens(
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """Tokens of this model that the device has room for."""
-    return default_kv_tokens(token_bytes(config, model, windows, dtype), device)
-
-
-def token_bytes(
-    config: EngineConfig, model: ModelConfig, windows: Windows, dtype: torch.dtype
-) -> int:
-    """Bytes that a token's keys and values take, with their part of the windows' slots."""
-    coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
-    paid = sum(
-        windows.share(layer) * bytes_per_token(1, *its[:2], dtype, coded=coded, latent=latent)
-        for layer, its in enumerate(model.kv_shapes)
-        if its.source is None
-    )
-    return max(int(paid), 1)
+    """Tokens of this model that the device has room for, beside its states."""
+    of_token = windows.token_bytes(config, model, dtype)
+    paid = of_token * (1 + STATE_SHARE) if model.state_shapes else of_token
+    return default_kv_tokens(max(int(paid), 1), device)
 
 
 def _choice_of_products(config: EngineConfig) -> Choose:
@@ -361,7 +374,7 @@ def make_memory(
                 coded=coded,
                 latent=latent,
                 windows=windows,
-                shapes=model.traits.shapes,
+                shapes=model.kv_shapes,
             ),
             ReqToTokenPool(n_rows, longest, device),
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent import futures
+from functools import partial
 
 import numpy as np
 
 from radixlm.cache import RadixCache
+from radixlm.cache.components.states import StateSlots
 from radixlm.core.grammar import Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, InputProcessor
@@ -38,7 +40,9 @@ def _throwaway_cache(cache: RadixCache) -> RadixCache:
     """A small one over the first of the pool's slots, before `cache` itself uses any."""
     windows = None if cache.windows is None else cache.windows.size
     capacity = min(cache.capacity, _PAGES * cache.page_size)
-    return RadixCache(capacity, cache.page_size, pin_budget=0, windows=windows)
+    sizes = [each.capacity for each in cache.components if isinstance(each, StateSlots)]
+    states = [partial(StateSlots, size) for size in sizes]
+    return RadixCache(capacity, cache.page_size, pin_budget=0, windows=windows, components=states)
 
 
 def _compute(core: EngineCore, processor: InputProcessor) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from radixlm.cache.components.window_slots import WindowSize, WindowSlots
 from radixlm.core.config import EngineConfig
-from radixlm.memory.pools import WindowLayers
+from radixlm.memory.pools import WindowLayers, bytes_per_token
 from radixlm.models import ModelConfig
 
 
@@ -28,6 +30,15 @@ class Windows(NamedTuple):
     def share(self, layer: int) -> float:
         """The part of a layer's memory that it takes."""
         return self.ratio if layer in self.layers else 1.0
+
+    def token_bytes(self, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> float:
+        """Bytes of a token's keys and values in all layers."""
+        coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
+        return sum(
+            self.share(layer) * bytes_per_token(1, *its[:2], dtype, coded=coded, latent=latent)
+            for layer, its in enumerate(model.kv_shapes)
+            if its.source is None
+        )
 
     def size(self, config: EngineConfig, capacity: int) -> WindowSize | None:
         """None: all layers have the same slots."""

@@ -23,9 +23,9 @@ class _Make(Protocol):
 
 
 def of_shapes(pool: KVPool, windows: Sequence[int | None], make: _Make) -> _Backend:
-    """Make a backend for each shape. windows: see `by_layer`."""
-    heads = [shape[:2] for shape in pool.shapes]
-    if len(set(heads)) == 1:
+    """Make a backend for each shape of layers with heads. windows: see `by_layer`."""
+    heads = {shape[:2] for shape in pool.shapes if shape.n_kv_heads}
+    if len(heads) == 1:
         return make(pool, windows=windows)
     return ShapedBackend(pool, windows, make)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from itertools import takewhile
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -178,15 +178,20 @@ class Lease:
         for hold in self.holds:
             hold.pass_by(computed, self.committed, self._slots)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, goes_on: bool = True) -> None:
         """Leave what components keep at ends where the lease ends, so that matches can end there.
-        Raises LeaseClosedError, and CacheError unless all tokens that have slots are committed.
+        goes_on: it will be extended. Raises LeaseClosedError, and CacheError unless all tokens that
+        have slots are committed.
         """
         self._check_open()
         if self.length != self.committed:
             raise CacheError(f"{self.length} tokens have slots, {self.committed} are committed")
         for hold in self.holds:
-            hold.checkpoint(self.node)
+            hold.checkpoint(self.node, goes_on=goes_on)
+
+    def row_fields(self) -> dict[str, Any]:
+        """Fields of its row in the next batch that components know."""
+        return {name: its for hold in self.holds for name, its in hold.row_fields().items()}
 
     @property
     def last_slot(self) -> int | None:

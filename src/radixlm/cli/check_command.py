@@ -53,6 +53,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     unused, shown = facts["unused"], ", ".join(facts["unused"][:_NAMES_SHOWN])
     more = ", ..." if len(unused) > _NAMES_SHOWN else ""
     chat = "from the model" if facts["chat_template"] else "none: chats need --chat-template"
+    its = facts["state_bytes"]
+    state = f"; a state {_size(its)}" if its else ""
     rows = {
         "model": f"{facts['name']}, {facts['model_type']}",
         "computed by": by if by == "radixlm" else f"{by}'s modules, with attention of radixlm",
@@ -60,7 +62,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         "computed in": facts["dtype"],
         "context": f"{facts['context_length']:,} tokens",
         "weights": f"about {_size(facts['weight_bytes'])} of memory",
-        "1,000 tokens": f"{_size(facts['kv_bytes'])} of keys and values",
+        "1,000 tokens": f"{_size(facts['kv_bytes'])} of keys and values{state}",
         "chat template": chat,
         "tool calls": facts.get("tool_call_parser", "none"),
         "reasoning": facts.get("reasoning_parser", "none"),

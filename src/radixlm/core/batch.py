@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,8 @@ class ScheduledRow:
     up to the end of this step's part; a view, not to be kept. prompt_length: tokens after it were
     generated. remaps: to be applied, in order, before new_slots; the first one brings the cached
     prefix. new_slots: (n_new,) where the new tokens' keys and values go. segments: cover [0, stop)
-    in order. samples: whether a token is drawn from the logits of the last one.
+    in order. samples: whether a token is drawn from the logits of the last one. state: the slot of
+    its state, which is that after the tokens before `start`; None where a model has none.
     """
 
     request: GenerateRequest
@@ -64,6 +65,7 @@ class ScheduledRow:
     remaps: tuple[Remap, ...]
     segments: tuple[Segment, ...]
     samples: bool
+    state: int | None = None
 
     @property
     def stop(self) -> int:
@@ -93,17 +95,31 @@ class WindowMoves(NamedTuple):
     window_slots: Slots
 
 
+class StateMoves(NamedTuple):
+    """Moves: before anything is computed, `slots` get the states in `sources`, which none of the
+    others is; EMPTY: the state before a first token.
+    """
+
+    sources: Slots
+    slots: Slots
+
+
+# Where a state is copied from that no token was read into.
+EMPTY: Final = -1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduledBatch:
     """The rows of one step, in depth-first order of the tree: readers of a node are neighbours.
 
     windows: what has changed of window slots since the last batch, where layers with a window have
-    their own.
+    their own. states: the same of states, where a model has them.
     """
 
     rows: tuple[ScheduledRow, ...]
     masks: TokenMasks | None = None
     windows: WindowMoves | None = None
+    states: StateMoves | None = None
 
     @property
     def n_tokens(self) -> int:

@@ -110,6 +110,18 @@ class EngineConfig:
         "share of --kv-tokens; at least one request's and a step's. 1: all layers have the same.",
         number(0.01, 1),
     )
+    max_mamba_cache_size: int | None = flag(
+        None,
+        "Of models that carry states in place of keys and values: states that there is room for, "
+        "of running requests and checkpoints. Default: in nine tenths of the KV pool's bytes.",
+        integer(2),
+    )
+    state_checkpoint_interval: int = flag(
+        4096,
+        "Of these models: tokens after which a request leaves a checkpoint of its state, beside "
+        "those at branches and ends; 0 leaves no others.",
+        integer(0),
+    )
     kv_cache_dtype: KVCacheDtype = flag(
         "auto",
         "How keys and values are kept: auto as --dtype says; int8 with a scale for each token and "
@@ -211,6 +223,11 @@ class EngineConfig:
         check_flags(self)
         if self.disable_radix_cache and self.max_pinned_tokens:
             raise ConfigError("--max-pinned-tokens has no use with --disable-radix-cache")
+        if self.state_checkpoint_interval % self.page_size:
+            raise ConfigError(
+                f"--state-checkpoint-interval must be a multiple of --page-size {self.page_size}, "
+                f"got {self.state_checkpoint_interval}"
+            )
         self._check_stores()
         self._check_ranks()
         if self.deterministic and self.device.startswith("cuda"):

@@ -24,6 +24,7 @@ class EngineStats(Counters):
 
     kv_free + kv_private + kv_locked + kv_evictable == kv_capacity; kv_pinned is part of kv_locked.
     swa_*: the same of layers with a sliding window, where these have slots of their own; else 0.
+    mamba_*: the same of states, in slots of all layers together.
     """
 
     hit_rate: float = gauge("cache_hit_rate", "Cached prompt tokens / prompt tokens.")
@@ -47,6 +48,17 @@ class EngineStats(Counters):
     swa_evicted_tokens: int = counter(
         "evicted_swa_tokens", "Cached tokens whose window slots had to go, or were out of sight."
     )
+    mamba_capacity: int = gauge(
+        "max_mamba_cache_size", "State slots in all; 0: the model has no states."
+    )
+    mamba_free: int = gauge("num_free_mamba_slots", "State slots that hold nothing.")
+    mamba_private: int = 0
+    mamba_locked: int = 0
+    mamba_evictable: int = gauge(
+        "num_evictable_mamba_slots", "Checkpoints of states that none uses."
+    )
+    mamba_checkpoints: int = counter("mamba_checkpoints", "Checkpoints of states that were left.")
+    mamba_evicted: int = counter("evicted_mamba_checkpoints", "Of these, those that had to go.")
     ghost_tokens: int = gauge("num_ghost_tokens", "Evicted tokens that are remembered.")
     tree_nodes: int = gauge("num_tree_nodes", "Nodes of the radix tree, ghosts too.")
     tree_leaves: int = gauge("num_tree_leaves", "Of these, without children.")

@@ -5,8 +5,10 @@ put together here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from radixlm.cache import RadixCache
+from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.eviction import EvictionPolicy
 from radixlm.core.clock import Clock
@@ -44,8 +46,11 @@ def make_cache(
     pin_budget: int,
     clock: Clock | None = None,
     windows: WindowSize | None = None,
+    states: int = 0,
 ) -> RadixCache:
-    """capacity: slots, whatever the config says. windows: see RadixCache. Raises ConfigError."""
+    """capacity: slots, whatever the config says. windows: see RadixCache. states: slots of these,
+    where a model has some. Raises ConfigError.
+    """
     return RadixCache(
         capacity,
         config.page_size,
@@ -55,6 +60,7 @@ def make_cache(
         reserve=min(RESERVE, capacity // _RESERVES_IN_POOL),
         clock=clock,
         windows=windows,
+        components=[partial(StateSlots, states)] if states else (),
     )
 
 
@@ -84,6 +90,7 @@ def make_core(
         preemption_threshold=config.priority_scheduling_preemption_threshold,
         tiers=tiers,
         short_length=short_length,
+        checkpoint_interval=config.state_checkpoint_interval,
         sink=journal.note,
         clock=clock,
     )

@@ -169,7 +169,7 @@ class KVPool:
         made: list[Tensor] = []
         for shape, size in zip(self.shapes, sizes, strict=True):
             if shape.source is None:
-                made.append(_zeros((size, *shape_of(shape)), dtype, self.device))
+                made.append(zeros((size, *shape_of(shape)), dtype, self.device))
             else:
                 made.append(made[shape.source])
         return tuple(made)
@@ -238,11 +238,11 @@ def _codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
     return codes, torch.where(largest.isfinite(), largest / _MOST_CODE, torch.nan)
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros. On the CPU they come from numpy, whose zeros are pages that the system has promised
     but not handed out yet; torch writes its zeros, and a pool would take all its memory at once.
     """
-    if device.type != "cpu":
+    if device.type != "cpu" or not math.prod(shape):
         return torch.zeros(shape, dtype=dtype, device=device)
     bytes_ = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
     return torch.from_numpy(bytes_).view(dtype).view(shape)

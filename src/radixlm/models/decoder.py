@@ -18,6 +18,7 @@ from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
 from radixlm.layers.lora import Adapted
 from radixlm.layers.rotary import Rotary, Rotation
 from radixlm.layers.split import Split, SplitEmbedding
+from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.decoder_layer import DecoderLayer, make_norm, under
 from radixlm.models.model_config import ModelConfig
 from radixlm.products.compiled import TensorOptions
@@ -71,6 +72,7 @@ class CausalLM:
         attend: Attend,
         logit_rows: Tensor,
         adapted: Adapted | None = None,
+        states: StepStates = NO_STATES,
     ) -> Tensor:
         """Compute one step's new tokens, whichever requests they belong to.
 
@@ -78,6 +80,7 @@ class CausalLM:
         attend: called once per layer, in order.
         logit_rows: (n,) int64, the tokens whose next token is wanted.
         adapted: the layers' products, where adapters add to them.
+        states: of the rows, where layers have some.
         Returns (n, vocab_size) float32 logits.
         """
         small = token_ids.numel() <= MOST_TOKENS and (adapted is None or adapted.is_compiled)
@@ -93,7 +96,7 @@ class CausalLM:
         def through() -> Tensor | None:
             part: Tensor | None = None
             for layer, kind, its in zip(self.layers, self._turning, given, strict=False):
-                part = layer(hidden, part, rotations[kind], attend, at, multiply, its)
+                part = layer(hidden, part, rotations[kind], attend, at, multiply, its, states)
             return part
 
         if few is not None and isinstance(attend, CpuAttention):
@@ -145,7 +148,7 @@ class CausalLM:
         """The matrices with which attention makes keys and values, of each layer; empty: it is
         given them.
         """
-        found = (layer.attention.expansion for layer in self.layers)
+        found = (layer.attention.expansion for layer in self.layers if layer.attention is not None)
         return [expansion for expansion in found if expansion is not None]
 
     def adaptable(self) -> Iterator[tuple[str, Linear]]:
@@ -165,7 +168,7 @@ class CausalLM:
                 under("model.embed_tokens", self.embedding.named_weights()),
                 under("model", iter(()) if self.inputs is None else self.inputs.named_weights()),
                 *layers,
-                under("model.norm", self.norm.named_weights()),
+                under(f"model.{self.config.traits.norms.last}", self.norm.named_weights()),
                 self.head.named_weights(),
             )
         )

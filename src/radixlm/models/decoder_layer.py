@@ -18,14 +18,18 @@ from radixlm.layers.experts import (
     SharedExpert,
 )
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
+from radixlm.layers.gated_delta import DeltaSizes, GatedDelta
 from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.layer_inputs import LayerInput
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
 from radixlm.layers.lora import Multiply
+from radixlm.layers.mamba2 import Mamba2, MambaSizes
 from radixlm.layers.mlps import MLP
 from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
+from radixlm.layers.short_conv import ConvSizes, ShortConv
 from radixlm.layers.split import Split, SplitRowNorm
+from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.latent_projections import LatentProjections
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Experts
@@ -33,6 +37,7 @@ from radixlm.products.compiled import TensorOptions
 
 NamedWeights = Iterator[tuple[str, Tensor]]
 Norm = RMSNorm | LayerNorm | NoNorm
+StateLayer = GatedDelta | Mamba2 | ShortConv
 
 
 def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNorm:
@@ -66,10 +71,13 @@ class SelfAttention:
         if traits.value_dim:
             sizes = q, kv, config.n_kv_heads * traits.value_dim
         sizes = sizes[: 1 if reads else 2 if self._repeated else 3]
+        # What is read of a token is weighed by gates that stand before its queries.
+        self._gates = q if traits.gated_queries else 0
+        sizes = (sizes[0] + self._gates, *sizes[1:])
         parts = dict(zip(traits.qkv, sizes, strict=False))
         self.qkv = Linear(hidden, parts, options, bias=traits.qkv_bias)
         made = config.n_heads * (traits.value_dim or config.head_dim)
-        self.output = Linear(made, {"o_proj": hidden}, options, bias=traits.output_bias)
+        self.output = Linear(made, {traits.output: hidden}, options, bias=traits.output_bias)
         # The norm that attention knows, and what is done before it.
         self.norm: QueryKeyNorm | None = None
         self.before: RowNorm | HeadNorms | ValueNorm | None = None
@@ -96,7 +104,8 @@ class SelfAttention:
     @property
     def is_compiled(self) -> bool:
         """Whether it is nothing but calls of workers, attention left out."""
-        alone = self.before is None and not self._repeated and not self._value_dim
+        changed = self._repeated or self._value_dim or self._gates
+        alone = self.before is None and not changed
         return alone and self.qkv.is_compiled and self.output.is_compiled
 
     def __call__(
@@ -111,6 +120,8 @@ class SelfAttention:
         computes products.
         """
         qkv = multiply(self.qkv, x, at.qkv)
+        if self._gates:
+            gates, qkv = qkv.tensor_split((self._gates,), dim=1)
         if self._repeated:
             qkv = torch.cat((qkv, qkv[:, -self._repeated :]), dim=1)
         if self.before is not None:
@@ -120,6 +131,8 @@ class SelfAttention:
         answers = attend(self.layer, qkv, rotation, self.norm, self.sinks)
         if self._value_dim:
             answers = answers.unflatten(1, (-1, self._head_dim))[..., : self._value_dim].flatten(1)
+        if self._gates:
+            answers = answers * gates.sigmoid()
         return multiply(self.output, answers, at.part)
 
     def _with_zeros(self, qkv: Tensor) -> Tensor:
@@ -161,11 +174,17 @@ class DecoderLayer:
         self._traits = traits = config.traits
         names, config = traits.norms, config.of_layer(layer)
         self._reduce = None if split is None else split.reduce
-        self.attention: SelfAttention | LatentProjections = (
-            SelfAttention(config, layer, options, split)
-            if traits.latents is None
-            else LatentProjections(config, layer, options)
-        )
+        mixer = config.mixers[layer]
+        self.attention: SelfAttention | LatentProjections | None = None
+        if mixer in ("attention", "both"):
+            self.attention = (
+                SelfAttention(config, layer, options, split)
+                if traits.latents is None
+                else LatentProjections(config, layer, options)
+            )
+        self.state: StateLayer | None = None
+        if mixer in ("state", "both"):
+            self.state = _state(config, layer, options)
         self.mlp = _mlp(config, layer, options)
         self.beside = _beside(config, options)
         self.input: LayerInput | None = None
@@ -189,9 +208,11 @@ class DecoderLayer:
     def is_compiled(self) -> bool:
         """Whether it is nothing but calls of workers, attention left out."""
         norms = (self.attention_norm, self.mlp_norm, self.after_attention, self.after_mlp)
-        parts = (self.attention, self.mlp, *(norm for norm in norms if norm is not None))
         alone = not self._parallel and self._reduce is None and self.scale is None
-        return alone and all(part.is_compiled for part in parts)
+        if not alone or self.state is not None or self.attention is None:
+            return False
+        parts = (self.attention, self.mlp, *(norm for norm in norms if norm is not None))
+        return all(part.is_compiled for part in parts)
 
     def __call__(
         self,
@@ -202,14 +223,21 @@ class DecoderLayer:
         at: StepBuffers = ANYWHERE,
         multiply: Multiply = Linear.__call__,
         given: Tensor | None = None,
+        states: StepStates = NO_STATES,
     ) -> Tensor | None:
         """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
         place; the same for attention's. Returns the MLP's part, for the next to take in: a norm
         adds on the way. at: where it computes, if it is compiled. multiply: what computes products,
-        but for those of experts. given: the layer's input, (tokens, traits.layer_inputs).
+        but for those of experts. given: the layer's input, (tokens, traits.layer_inputs). states:
+        of the step's rows.
         """
         normed = self.attention_norm(hidden, part, at.normed)
-        part = self.attention(normed, rotation, attend, at, multiply)
+        mixed: list[Tensor] = []
+        if self.attention is not None:
+            mixed.append(self.attention(normed, rotation, attend, at, multiply))
+        if self.state is not None:
+            mixed.append(self.state(normed, states, multiply))
+        part = mixed[0] if len(mixed) == 1 else mixed[0].add_(mixed[1])
         if self._parallel:
             part = self.mlp(normed, multiply=multiply).add_(part)
             if self._reduce is not None:
@@ -235,19 +263,27 @@ class DecoderLayer:
         hidden.mul_(self.scale)
         return None
 
+    def _mixers(self) -> Iterator[tuple[str, SelfAttention | LatentProjections | StateLayer]]:
+        """List what is before the MLP, and where its names begin."""
+        if self.attention is not None:
+            yield "self_attn", self.attention
+        if self.state is not None and self._traits.state is not None:
+            yield self._traits.state.place, self.state
+
     def adaptable(self) -> Iterator[tuple[str, Linear]]:
         """Products that adapters may add to, see `linears`."""
-        known = self.attention.linears()
+        known = [] if self.attention is None else self.attention.linears()
         if isinstance(self.mlp, MLP):
             known += [self.mlp.gate_up, self.mlp.down]
         return ((place, linear) for place, linear in self.linears() if linear in known)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """All products, in the order in which they are computed, and where their names begin."""
-        for linear in self.attention.linears():
-            yield "self_attn.", linear
+        for place, mixer in self._mixers():
+            for linear in mixer.linears():
+                yield f"{place}.", linear
         for place, linear in self.mlp.linears():
-            yield f"{self._traits.mlp}.{place}", linear
+            yield joined(self._traits.mlp, place), linear
         for part in (self.beside, self.input):
             if part is not None:
                 yield from part.linears()
@@ -255,7 +291,8 @@ class DecoderLayer:
     def named_weights(self) -> NamedWeights:
         names = self._traits.norms
         yield from under(names.attention, self.attention_norm.named_weights())
-        yield from under("self_attn", self.attention.named_weights())
+        for place, mixer in self._mixers():
+            yield from under(place, mixer.named_weights())
         if self.after_attention is not None:
             yield from under(names.after_attention, self.after_attention.named_weights())
         yield from under(names.mlp, self.mlp_norm.named_weights())
@@ -267,6 +304,19 @@ class DecoderLayer:
                 yield from part.named_weights()
         if self.scale is not None:
             yield "layer_scalar", self.scale
+
+
+def _state(config: ModelConfig, layer: int, options: TensorOptions) -> StateLayer:
+    sizes, hidden, eps = config.traits.state, config.hidden_size, config.norm_eps
+    match sizes:
+        case DeltaSizes():
+            return GatedDelta(sizes, layer, hidden, eps, options)
+        case MambaSizes():
+            return Mamba2(sizes, layer, hidden, eps, options)
+        case ConvSizes():
+            return ShortConv(sizes, layer, options)
+        case None:
+            raise ValueError(f"{config.model_type} has no states")
 
 
 def _mlp(config: ModelConfig, layer: int, options: TensorOptions) -> MLP | ExpertMLP:
@@ -313,8 +363,8 @@ def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> Ex
     ]
     shared: SharedExpert | MLP | None = None
     if traits.shared:
-        place = f"{traits.shared_place}."
-        shared = mlp(traits.shared, (f"{place}gate_proj", f"{place}up_proj"), f"{place}down_proj")
+        *gate_up, down = (f"{traits.shared_place}.{name}" for name in traits.shared_names)
+        shared = mlp(traits.shared, tuple(gate_up), down)
         if traits.shared_gate:
             shared = SharedExpert(shared, hidden, options, gate=traits.shared_gate)
     return ExpertMLP(router, experts, shared, weighs_inputs=traits.weighs_inputs)
@@ -340,4 +390,9 @@ def _router(
 
 def under(prefix: str, weights: NamedWeights) -> NamedWeights:
     """Named as what lies under `prefix`."""
-    return ((f"{prefix}.{name}", tensor) for name, tensor in weights)
+    return ((joined(prefix, name), tensor) for name, tensor in weights)
+
+
+def joined(place: str, name: str) -> str:
+    """A name in a place, which may be empty."""
+    return f"{place}.{name}" if place else name

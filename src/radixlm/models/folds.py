@@ -6,6 +6,9 @@ attention, residual, values   queries, or their norms, and what layers add are m
 norms.base                    is added
 experts.stacked               one tensor is one for each expert
 experts.paired                rows of gates come first, then those of up
+gated_queries                 rows of gates come first, then those of queries
+state                         rows come by kind, not by head
+factors                       are multiplied
 spare_layers, spare           left out: they only propose tokens, which the model then would check
 """
 
@@ -65,10 +68,18 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     of_layer: dict[str, Fold] = {}
     # What experts give is multiplied by their router.
     added = {f"{traits.mlp}.{traits.down}": traits.residual}
-    added["self_attn.o_proj"] = traits.residual * traits.values
+    added[f"self_attn.{traits.output}"] = traits.residual * traits.values
+    if traits.state is not None:
+        added[f"{traits.state.place}.out_proj"] = traits.residual
+    if traits.experts is not None and traits.experts.shared:
+        name = f"{traits.experts.shared_place}.{traits.experts.shared_names[-1]}"
+        added[f"{traits.mlp}.{name}" if traits.mlp else name] = traits.residual
     for name, factor in added.items():
         if factor != 1:
             of_layer |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), Fold(factor))
+    for name, rows in traits.factors:
+        each = torch.cat([torch.full((max(count, 1),), factor) for count, factor in rows])
+        of_layer[name] = Fold(each if rows[0][0] else rows[0][1])
     if traits.experts is not None and traits.experts.paired:
         order = torch.arange(2 * traits.experts.size).view(-1, 2).t().flatten()
         for number, name in product(range(traits.experts.number), traits.experts.gate_up):
@@ -77,10 +88,13 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
     made: dict[str, Fold] = {}
     of_shape = {shape[:2]: config.of_layer(n) for n, shape in enumerate(config.kv_shapes)}
     of_attention = {shape: _attention_folds(its) for shape, its in of_shape.items()}
+    if traits.state is not None:
+        place = traits.state.place
+        of_layer |= {f"{place}.{n}.weight": Fold(order=o) for n, o in traits.state.orders().items()}
     if norms.base:
         names = (norms.attention, norms.after_attention, norms.mlp, norms.after_mlp)
         of_layer |= {f"{name}.weight": Fold(base=norms.base) for name in names if name}
-        made["model.norm.weight"] = Fold(base=norms.base)
+        made[f"model.{norms.last}.weight"] = Fold(base=norms.base)
     for layer in range(config.n_layers):
         its = of_attention[config.kv_shapes[layer][:2]] | of_layer
         made |= {f"model.layers.{layer}.{name}": fold for name, fold in its.items()}
@@ -115,11 +129,14 @@ def _attention_folds(config: ModelConfig) -> dict[str, Fold]:
     order, factor = _order(config), 1.0
     if traits.attention is not None:
         factor = traits.attention * math.sqrt(config.head_dim)
-    if order is None and factor == 1 and not (traits.qk_norm and traits.norms.base):
+    gated = traits.gated_queries
+    if order is None and factor == 1 and not (traits.qk_norm and traits.norms.base) and not gated:
         return {}
     made: dict[str, Fold]
     at_norms = traits.qk_norm is not None
     rows = [_of_heads(order, config.head_dim, count) for count in heads]
+    if gated:
+        rows[0] = _gates_first(order, config.head_dim, config.n_heads)
     factors = [1.0 if at_norms else factor, 1.0]
     if len(traits.qkv) == 1:
         made = {traits.qkv[0]: _together(rows, factors, config)}
@@ -172,6 +189,14 @@ def _of_heads(order: Tensor | None, head_dim: int, heads: int) -> Tensor | None:
     return (torch.arange(heads)[:, None] * head_dim + order).flatten()
 
 
+def _gates_first(order: Tensor | None, head_dim: int, heads: int) -> Tensor:
+    """The order of rows that are stored as each head's queries, then its gates."""
+    own = torch.arange(head_dim) if order is None else order
+    first = 2 * head_dim * torch.arange(heads)[:, None]
+    gates = first + head_dim + torch.arange(head_dim)
+    return torch.cat((gates.flatten(), (first + own).flatten()))
+
+
 def _together(rows: list[Tensor | None], factors: list[float], config: ModelConfig) -> Fold:
     """The changes of one tensor with queries, keys and values."""
     q, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
@@ -187,12 +212,14 @@ def _together(rows: list[Tensor | None], factors: list[float], config: ModelConf
 
 class _Stack(NamedTuple):
     """A kind of tensors with all experts' weights: what each one's is, how many sizes there are,
-    and whether each is (in, out): these sizes, where only they tell.
+    and whether each is (in, out): these sizes, where only they tell. halves: experts can be stored
+    one by one, too; then gate and up are apart.
     """
 
     kind: str
     sizes: int
     turned: bool | tuple[int, int]
+    halves: bool = False
 
 
 def _stacks(config: ModelConfig) -> dict[str, _Stack]:
@@ -201,6 +228,9 @@ def _stacks(config: ModelConfig) -> dict[str, _Stack]:
     if experts is None or not experts.stacked:
         return {}
     names = [name.removesuffix(".{}") for name in (*experts.gate_up, experts.down)]
+    if experts.stacked == "or one by one":
+        either = _Stack("weight", 3, turned=False, halves=True)
+        return dict.fromkeys((".experts.gate_up_proj", ".experts.down_proj"), either)
     if experts.stacked == "rows":
         rows = _Stack("weight", 3, turned=False)
         return dict.fromkeys((f".{name}{end}" for name in names for end in ("", ".weight")), rows)
@@ -219,7 +249,7 @@ class Folded:
         self._checkpoint, self._config = checkpoint, config
         stacks = _stacks(config)
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._parts: dict[str, tuple[str, int, bool]] = {}
+        self._parts: dict[str, tuple[str, int | tuple[int, slice], bool]] = {}
         # What was read last, of which more may be wanted.
         self._stack: tuple[str, Tensor | QuantizedWeight] | None = None
         for name, shape in checkpoint.shapes.items():
@@ -231,13 +261,26 @@ class Folded:
             if end is None or len(shape) != stacks[end].sizes:
                 self.shapes[name] = shape
                 continue
-            kind, _, way = stacks[end]
+            kind, _, way, halves = stacks[end]
             turned = way if isinstance(way, bool) else shape[1:] == way
             place = name.removesuffix(".weight").removesuffix("_bias")
+            if halves:
+                self._add_halves(name, shape, place.removesuffix("gate_up_proj"))
+                continue
             for part in range(shape[0]):
                 own = f"{place}.{part}.{kind}"
                 self.shapes[own] = shape[:0:-1] if turned else shape[1:]
                 self._parts[own] = name, part, turned
+
+    def _add_halves(self, name: str, shape: tuple[int, ...], place: str) -> None:
+        """A stack whose rows are an expert's gate, then its up; or of `down_proj`, that alone."""
+        whole = place.endswith("down_proj")
+        own = ("down_proj",) if whole else ("gate_proj", "up_proj")
+        place, size = place.removesuffix("down_proj"), shape[1] // len(own)
+        for part, (half, kind) in product(range(shape[0]), enumerate(own)):
+            its = f"{place}{part}.{kind}.weight"
+            self.shapes[its] = size, shape[2]
+            self._parts[its] = name, (part, slice(half * size, (half + 1) * size)), False
 
     def read(self, name: str) -> Tensor | QuantizedWeight:
         weight = self._checkpoint.read(name) if name not in self._parts else self._part(name)

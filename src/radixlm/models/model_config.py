@@ -13,12 +13,13 @@ from radixlm.core.errors import UnsupportedModelError
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.layers.rotary import FactorScaling, LongScaling, RopeConfig
 from radixlm.memory.pools import LayerShape
+from radixlm.memory.state_pool import StateShape
 from radixlm.models.config_defaults import with_defaults
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.families import ARCHITECTURES
 from radixlm.models.hf_config import EndTokens, HFConfig
 from radixlm.models.hf_rope import read_rope
-from radixlm.models.traits import Traits
+from radixlm.models.traits import Mixer, Traits
 
 # `do_sample` is not among them: requests say what they want by `temperature`.
 _SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -68,9 +69,26 @@ class ModelConfig:
 
     @property
     def kv_shapes(self) -> tuple[LayerShape, ...]:
-        """The heads of keys and values of each layer, and whose it reads."""
-        one = LayerShape(self.n_kv_heads, self.head_dim)
-        return self.traits.shapes or (one,) * self.n_layers
+        """The heads of keys and values of each layer, 0 without attention, and whose it reads."""
+        if self.traits.shapes:
+            return self.traits.shapes
+        heads = {"attention": self.n_kv_heads, "both": self.n_kv_heads}
+        return tuple(LayerShape(heads.get(mixer, 0), self.head_dim) for mixer in self.mixers)
+
+    @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """Kinds of what each layer has before its MLP."""
+        attention: tuple[Mixer, ...] = ("attention",)
+        return self.traits.mixers or attention * self.n_layers
+
+    @property
+    def state_shapes(self) -> tuple[StateShape, ...]:
+        """The states of each layer; empty: none has any."""
+        sizes, none = self.traits.state, StateShape()
+        if sizes is None:
+            return ()
+        one = StateShape((sizes.channels, sizes.width - 1), sizes.matrix)
+        return tuple(one if mixer in ("state", "both") else none for mixer in self.mixers)
 
     def of_layer(self, layer: int) -> ModelConfig:
         """The sizes that one layer has."""

@@ -7,8 +7,11 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from radixlm.layers.expansion import LatentSizes
+from radixlm.layers.gated_delta import DeltaSizes
 from radixlm.layers.grouped_router import GroupedRouting
+from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.mlps import Clamped
+from radixlm.layers.short_conv import ConvSizes
 from radixlm.memory.pools import LayerShape
 
 
@@ -16,7 +19,8 @@ class Norms(NamedTuple):
     """The names of a layer's norms, before and after attention and the MLP; empty: there is none.
 
     kind: by root mean square, or by mean and variance. bias: they have one. base: what is added to
-    their stored weights. mlp is left empty where attention and MLP are parallel.
+    their stored weights. mlp is left empty where attention and MLP are parallel. last: that after
+        all layers.
     """
 
     attention: str = "input_layernorm"
@@ -26,6 +30,7 @@ class Norms(NamedTuple):
     kind: Literal["rms", "layer"] = "rms"
     bias: bool = False
     base: float = 0.0
+    last: str = "norm"
 
 
 class QueryKeyNorms(NamedTuple):
@@ -49,12 +54,14 @@ class Experts(NamedTuple):
     number, chosen: how many there are, and how many a token gets. size: of each.
     renormalised: the chosen ones' weights sum to 1.
     shared: the size of one more, which all tokens get; 0: none. shared_place, shared_gate: names of
-        it and of the gate that weighs it; empty: nothing does. scale: of the chosen ones' weights.
+        it and of the gate that weighs it; empty: nothing does. shared_names: of its weights, the
+        last that of `down`. scale: of the chosen ones' weights.
     layers: which ones have experts; empty: all.
     router, gate_up, down: names of weights, with {} for an expert's number. bias: all have one.
     stacked: one tensor has all experts' of a name, perhaps without `.weight`: (experts, out, in) in
-        rows; (experts, in, out), and biases beside it with `_bias`, in columns;
-        the shapes tell which, in either.
+        rows; (experts, in, out), and biases beside it with `_bias`, in columns; the shapes tell
+        which, in either. Or one by one: as in rows, gate and up together, or each expert's by the
+        names here.
     paired: rows of gate and up take turns. weighs_inputs: see `ExpertMLP`. beside: they are beside
         the layer's MLP, see `ExpertsBeside`.
     """
@@ -66,6 +73,7 @@ class Experts(NamedTuple):
     shared: int = 0
     shared_place: str = "shared_expert"
     shared_gate: str = "shared_expert_gate"
+    shared_names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj")
     scale: float = 1.0
     routing: GroupedRouting | None = None
     layers: tuple[bool, ...] = ()
@@ -73,18 +81,23 @@ class Experts(NamedTuple):
     gate_up: tuple[str, ...] = ("experts.{}.gate_proj", "experts.{}.up_proj")
     down: str = "experts.{}.down_proj"
     bias: bool = False
-    stacked: Literal["", "rows", "columns", "either"] = ""
+    stacked: Literal["", "rows", "columns", "either", "or one by one"] = ""
     paired: bool = False
     weighs_inputs: bool = False
     beside: bool = False
+
+
+# What a layer has before its MLP.
+Mixer = Literal["attention", "state", "both", "none"]
 
 
 class Traits(NamedTuple):
     """The traits that set an architecture apart.
 
     qkv_bias, output_bias, mlp_bias: which projections add a bias.
-    qkv, mlp, gate_up, down: names. gate_up: two, or one tensor with both. gated: the MLP's first
-        half is a gate of the second; otherwise gate_up is one, and there is no gate.
+    qkv, output, mlp, gate_up, down: names; mlp may be empty. gate_up: two, or one tensor with both.
+    gated: the MLP's first half is a gate of the second; otherwise gate_up is one, and there is no
+        gate.
     qk_norm: None: there is none.
     windows: of each layer how many tokens a token sees, itself included, or a `ChunkSize`; None:
         all before it. Empty: no layer has one.
@@ -104,6 +117,10 @@ class Traits(NamedTuple):
     value_norm: values are divided by their root mean square, each head.
     layer_inputs: numbers that a layer is given of each token, see `LayerInputs`; 0: none.
     layer_scale: what a layer gives is multiplied by a number of its own.
+    state: of layers that carry one from token to token. mixers: of each layer; empty: attention.
+    factors: what rows of a layer's weights are multiplied by, by name: of a number of rows at a
+        time; 0: of all.
+    gated_queries: each head of queries has as many gates, whose sigmoid multiplies what it reads.
     """
 
     qkv_bias: bool = False
@@ -113,6 +130,7 @@ class Traits(NamedTuple):
     windows: tuple[int | None, ...] = ()
     norms: Norms = Norms()
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    output: str = "o_proj"
     mlp: str = "mlp"
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     down: str = "down_proj"
@@ -140,3 +158,7 @@ class Traits(NamedTuple):
     value_norm: bool = False
     layer_inputs: int = 0
     layer_scale: bool = False
+    state: DeltaSizes | MambaSizes | ConvSizes | None = None
+    mixers: tuple[Mixer, ...] = ()
+    gated_queries: bool = False
+    factors: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()

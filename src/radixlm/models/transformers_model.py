@@ -26,6 +26,7 @@ from radixlm.core.errors import CheckpointError
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Multiply
 from radixlm.layers.rotary import RopeConfig
+from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.memory.pools import LayerShape
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.hf_config import EndTokens
@@ -62,6 +63,7 @@ class TransformersModel:
         attend: Attend,
         logit_rows: Tensor,
         adapted: Multiply | None = None,  # noqa: ARG002 - no adapter can be loaded for it
+        states: StepStates = NO_STATES,  # noqa: ARG002 - nor has it states
     ) -> Tensor:
         """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
         self._bridge.begin(attend)

@@ -111,7 +111,7 @@ class Cause(StrEnum):
     NO_STATE = (
         "no_state",
         "it is cached, but the model's state after it is not kept",
-        "pin the prefix once it is computed again",
+        "keep more states (--max-mamba-cache-size), or closer ones (--state-checkpoint-interval)",
     )
     FIRST_SEEN = ("first_seen", "nothing like it was cached before")
     # but the last token, or its page

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import isnan
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -21,7 +22,9 @@ from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.request import TokenLogprob
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Adapted
+from radixlm.layers.step_states import NO_STATES, StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
+from radixlm.memory.state_pool import StatePool
 from radixlm.models.model_config import ModelConfig
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.logits_processors import forbid_kernel
@@ -126,6 +129,7 @@ class Model(Protocol):
         attend: Attend,
         logit_rows: Tensor,
         adapted: Adapted | None,
+        states: StepStates,
     ) -> Tensor:
         """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
         ...
@@ -159,7 +163,9 @@ class ModelRunner:
         deterministic: bool = False,
         adapters: AdapterShelf | None = None,
         sound: Sound | None = None,
+        states: StatePool | None = None,
     ) -> None:
+        self._states = states
         self._sound = kv_pool.sound if sound is None else sound
         self._kv_pool = kv_pool
         self._model = model
@@ -217,9 +223,29 @@ class ModelRunner:
         adapted = None if self._adapters is None else self._adapters.of_step(batch.rows)
         with torch.cuda.device_of(self._req_to_token.table):  # where Triton launches
             logits = self._model.forward(
-                forward.token_ids, forward.positions, attend, forward.logit_rows, adapted
+                forward.token_ids,
+                forward.positions,
+                attend,
+                forward.logit_rows,
+                adapted,
+                self._states_of(batch),
             )
         return forward, plan, logits
+
+    def _states_of(self, batch: ScheduledBatch) -> StepStates:
+        """The states of the batch's rows, as they are before it."""
+        pool = self._states
+        if pool is None:
+            return NO_STATES
+        if batch.states is not None:
+            pool.move(batch.states)
+        ends = accumulate(row.n_new for row in batch.rows)
+        rows = [
+            StateRow(end - row.n_new, end, row.start, row.state)
+            for end, row in zip(ends, batch.rows, strict=True)
+            if row.state is not None
+        ]
+        return StepStates(rows, pool.conv, pool.matrices)
 
     def _bytes_read(self, plan: AttentionPlan) -> int:
         """The bytes of keys and values that are read, in all layers."""
@@ -234,8 +260,11 @@ class ModelRunner:
 
     def _sound_in(self, row: ScheduledRow) -> int:
         """How many of a row's first tokens are numbers. Window layers with slots of their own have
-        the last ones only: if the first of these is not a number, none counts.
+        the last ones only: if the first of these is not a number, none counts. Nor does any where
+        there are states.
         """
+        if self._states is not None:
+            return 0  # a state is what all tokens before it made of it
         slots, pool = self._req_to_token.table[row.row, : row.stop].long(), self._kv_pool
         sound = self._sound(slots)
         if pool.windows is None:

@@ -5,7 +5,6 @@ them.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping
-from typing import NamedTuple
 
 from radixlm.core.batch import Failure, NewTokens, Remap, ScheduledBatch, StepResult
 from radixlm.core.clock import Clock, WallClock
@@ -17,29 +16,11 @@ from radixlm.scheduler.fairness import DecodeTurns
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
 from radixlm.scheduler.restoring import Tiers
 from radixlm.scheduler.state import Counters, RequestState, scheduled_row
+from radixlm.scheduler.step_plan import Plan
+from radixlm.scheduler.stops import Checkpoints
 from radixlm.scheduler.waiting import WaitingRoom
 
 Parts = dict[RequestState, Slots]
-
-
-class Plan(NamedTuple):
-    """A plan of what running requests compute in a step.
-
-    decoding: those that decode, each with its tokens. prompts: the others, in their turns.
-    budget: tokens for these, and for prompts that are admitted.
-    """
-
-    decoding: list[tuple[RequestState, int]]
-    prompts: list[RequestState]
-    budget: int
-
-    def tokens(self) -> list[tuple[RequestState, int]]:
-        """All of them, the prompts with the chunks that the budget gives them."""
-        left, chunks = self.budget, []
-        for state in self.prompts:
-            chunks.append((state, min(state.pending, left)))
-            left -= chunks[-1][1]
-        return self.decoding + chunks
 
 
 class Scheduler:
@@ -59,6 +40,7 @@ class Scheduler:
 
     Used by one thread; `abort` and `add` come between steps. tiers: restore what requests of `room`
     share, where there is a store. short_length: see `Namespace.of_length`.
+    checkpoint_interval: see `Checkpoints`.
     """
 
     def __init__(
@@ -71,6 +53,7 @@ class Scheduler:
         preemption_threshold: int = 10,
         tiers: Tiers | None = None,
         short_length: int | None = None,
+        checkpoint_interval: int = 0,
         sink: EventSink = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
@@ -91,6 +74,7 @@ class Scheduler:
         self.counters = Counters()
         self.tiers = tiers
         self._short_length = short_length
+        self._checkpoints = Checkpoints(room, checkpoint_interval)
 
     @property
     def running(self) -> Collection[RequestState]:
@@ -157,7 +141,7 @@ class Scheduler:
             budget = self._admit(parts, budget, before=plan.prompts[0])
         for state in plan.prompts:
             if budget > 0 and state.lease is not None:
-                budget -= self._give(state, state.lease.extend(min(state.pending, budget)), parts)
+                budget -= self._give(state, state.lease.extend(min(state.wanted, budget)), parts)
         if not crowded:
             self._admit(parts, budget)
         states = {state.running_lease: state for state in parts}
@@ -187,8 +171,11 @@ class Scheduler:
                 first = max(row.start + 1, row.request.params.first_prompt_logprob)
                 given = state.next_prompt_logprob - first
                 state.prompt_logprobs.extend(result.prompt_logprobs[index][given:])
-            if row.start < state.prefill_end:
+            if row.start < state.prefill_end or row.stop == state.stop:
                 self._commit(state)
+            if row.stop == state.stop:
+                state.kept = row.stop
+                state.running_lease.checkpoint()
             state.running_lease.pass_by(row.stop)
             token = result.tokens[index]
             if token is not None:
@@ -198,6 +185,7 @@ class Scheduler:
 
     def _plan(self, held: Container[str], *, admits: bool) -> Plan:
         """Plan which running requests go on in this step, which may admit others, or not."""
+        self._checkpoints.place(self._running.values())
         prompts = self._prompts()
         decoding = [s for name, s in self._running.items() if s.decodes and name not in held]
         first = self._first_prompt(prompts, admits=admits) if len(self.fairness) > 1 else None
@@ -206,7 +194,7 @@ class Scheduler:
         budget = self.turns.left_of_budget(decoding)
         tokens = []
         for state in decoding:
-            n_new = min(state.pending, 1 + budget)
+            n_new = min(state.wanted, 1 + budget)
             budget -= n_new - 1
             tokens.append((state, n_new))
         return Plan(tokens, prompts, budget)
@@ -316,8 +304,13 @@ class Scheduler:
             match=self.waiting_room.match(state),
         )
         lease.hint = state.request.hint
-        slots = lease.extend(min(state.n_tokens - lease.cached, budget))
+        state.computed = state.kept = lease.cached
+        state.prefill_end = state.n_tokens
+        state.branch = self.waiting_room.match(state).agreed.length
+        self._checkpoints.place([state])
+        slots = lease.extend(min(state.wanted, budget))
         if slots is None:
+            state.computed = 0
             lease.release(used=False)
             return None
         again = state.cached_tokens is not None
@@ -333,8 +326,6 @@ class Scheduler:
             state.queued = self._clock.now() - state.arrived
             self.counters.admit(state.prompt_length, lease.cached, lease.expected)
         state.lease = lease
-        state.computed = lease.cached
-        state.prefill_end = state.n_tokens
         state.row = self._free_rows.pop()
         state.remaps = [Remap(0, lease.slots[: lease.cached].copy())] if lease.cached else []
         name, prompt = state.request.request_id, state.prompt_length
@@ -383,6 +374,7 @@ class Scheduler:
         """Give back the lease and the row of a running request."""
         lease = state.running_lease
         self.waiting_room.stop_computing(state, lease.committed)
+        self._checkpoints.leave(state)
         lease.release()
         state.lease = None
         state.remaps = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
+from sys import maxsize
 from typing import Protocol
 
 import numpy as np
@@ -101,9 +102,11 @@ class RequestState:
     while it waits, how many tokens are believed to be in the cache (see WaitingRoom).
     cached_tokens, miss, queued: how many were when it was first admitted, why no more, and the
     seconds since `arrived`. computing: it runs, and its prompt is not all computed yet. moved: the
-    step in which it was last given tokens. restored: the tokens of it that were read while it
-    waited, [first, stop), and from where, in order. computed_because: why what is stored of it is
-    not read.
+    step in which it was last given tokens. stop: where it stops computing for a checkpoint, if it
+    gets so far. kept: where it began, or left the last one. branch: how many tokens agreed when it
+    was admitted; the state after them was lacking if it had to compute some of these. restored: the
+    tokens of it that were read while it waited, [first, stop), and from where, in order.
+    computed_because: why what is stored of it is not read.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
@@ -127,6 +130,9 @@ class RequestState:
     computed_because: str = ""
     computing: bool = False
     moved: int = 0
+    stop: int = maxsize
+    kept: int = 0
+    branch: int = 0
     waits: bool = False
     returned: bool = False
     follows: Leader | None = None
@@ -170,6 +176,11 @@ class RequestState:
     def pending(self) -> int:
         """Known tokens that are not computed yet."""
         return self.n_tokens - self.computed
+
+    @property
+    def wanted(self) -> int:
+        """Pending tokens that it may compute in one step."""
+        return min(self.n_tokens, self.stop) - self.computed
 
     @property
     def decodes(self) -> bool:
@@ -274,6 +285,7 @@ def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
     """The row of a running request in a step: compute the next tokens into `slots`."""
     stop = state.computed + slots.size
     remaps, state.remaps = tuple(state.remaps), []
+    lease = state.running_lease
     return ScheduledRow(
         request=state.request,
         row=state.row,
@@ -282,6 +294,7 @@ def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
         prompt_length=state.prompt_length,
         new_slots=slots,
         remaps=remaps,
-        segments=state.running_lease.segments(),
+        segments=lease.segments(),
         samples=stop == state.n_tokens,
+        **lease.row_fields(),
     )

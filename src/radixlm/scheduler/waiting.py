@@ -121,6 +121,27 @@ class WaitingRoom:
             if other.follows is None:
                 self._raise(other, shared)
 
+    def first_shared(self, state: RequestState, least: int) -> int:
+        """The first place from `least` on where one that waits, and follows a request or would once
+        it starts, goes on in another way; 0: there is none. O(places before it) once it has
+        started.
+        """
+        if not state.computing:
+            sharing = self.index.sharing(state.known, state.namespace, state.computed)
+            shared = (self._usable(*each) for each in sharing if each[0] is not state)
+            return min((place for place in shared if place >= least), default=0)
+        followers, found, below = self.followers.get(state, []), 0, [0]
+        while below:
+            at = below.pop()
+            if at >= len(followers) or 0 < found <= followers[at][0]:
+                continue
+            place, _, other = followers[at]
+            if place >= least and other.follows is state:
+                found = place
+            else:
+                below += 2 * at + 1, 2 * at + 2
+        return found
+
     def stop_computing(self, leader: Leader, computed: int) -> None:
         """A leader has all of its prompt, or will not have: it got as far as `computed`."""
         if not leader.computing:
@@ -164,9 +185,13 @@ class WaitingRoom:
 
     def _follow(self, state: RequestState, leader: Leader, shared: int) -> bool:
         """Let `state` follow, unless the cache holds all that it could take from the leader."""
-        usable = self.cache.round_down(min(shared, state.max_match))
+        usable = self._usable(state, shared)
         if usable <= max(state.cached, leader.committed) or usable < leader.usable_from:
             return False
         state.follows = leader
         heappush(self.followers.setdefault(leader, []), (usable, state.arrival, state))
         return True
+
+    def _usable(self, state: RequestState, shared: int) -> int:
+        """How much a waiting request could take of what it shares with another."""
+        return self.cache.round_down(min(shared, state.max_match))

@@ -256,6 +256,8 @@ def welcome(
         for tokens in (info.host_tokens, info.disk_tokens)
     )
     disk = f"  on disk  {on_disk}, in {info.disk_cache}\n" if info.disk_cache else ""
+    if info.mamba_slots:
+        disk = f"  states   {info.mamba_slots:,}, {_size(info.mamba_bytes)}\n{disk}"
     disk = f"  on host  {host}\n{disk}" if info.host_tokens else disk
     limited = f"; prompt and answer are at most {limits.longest:,} together"
     limit = "" if limits.longest >= limits.context_length else limited

@@ -12,6 +12,7 @@ import transformers
 from torch import Tensor
 
 from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
+from radixlm.testing.hybrids import HYBRIDS, SHARED_EXPERT
 
 # Which it is, but it stands in no table of theirs.
 transformers.AutoModelForCausalLM.register(
@@ -91,6 +92,7 @@ _GEMMA4 = {
 }
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
+    **HYBRIDS,
     "mistral": {"sliding_window": None},
     "phi3": {"pad_token_id": None, "partial_rotary_factor": 0.75},
     "granite": {
@@ -105,13 +107,7 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "glm": {"pad_token_id": None},
     "glm4": {"pad_token_id": None},
     "mixtral": {"num_local_experts": 6},
-    "qwen2_moe": {
-        "num_experts": 6,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 48,
-        "mlp_only_layers": [1],
-    },
+    "qwen2_moe": {**SHARED_EXPERT, "mlp_only_layers": [1]},
     "qwen3_moe": {
         "num_experts": 8,
         "num_experts_per_tok": 2,
@@ -297,10 +293,12 @@ def fill(model: Any) -> None:
         if parameter.dim() == 1 or name.endswith("_bias"):
             mean = 0.0 if name.endswith("bias") else 1.0
             torch.nn.init.normal_(parameter, mean, 0.3)
+        if name.endswith("A_log"):
+            torch.nn.init.uniform_(parameter, -6.0, 0.0)  # some heads remember for long
         if "gemma4" in model.config.model_type and name.endswith("q_norm.weight"):
             torch.nn.init.normal_(parameter, 0.25, 0.1)  # there nothing divides scores
     for name, buffer in model.named_buffers():
-        if name.endswith("correction_bias"):
+        if name.endswith(("correction_bias", "expert_bias")):
             buffer.normal_(0.0, 0.3)
         if name.endswith("layer_scalar"):
             buffer.uniform_(0.5, 1.0)

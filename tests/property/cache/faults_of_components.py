@@ -184,7 +184,7 @@ def a_copy_outlives_its_slot(_set, self, slot):
 @around(StateSlots, "evict")
 def the_checkpoint_used_last_goes(evict, self):
     before = self._ranks
-    self._ranks = [(not found, -use) for found, use in before]
+    self._ranks = [-use for use in before]
     evict(self)
     self._ranks = before
 
@@ -192,22 +192,38 @@ def the_checkpoint_used_last_goes(evict, self):
 @around(StateSlots, "evict")
 def a_checkpoint_that_a_lease_began_with_goes_as_early(evict, self):
     before = self._ranks
-    self._ranks = [(False, use) for _, use in before]
+    pairs = zip(before, self._found, strict=True)
+    self._ranks = [use - self._bonus * found for use, found in pairs]
     evict(self)
     self._ranks = before
 
 
 @around(StateHold, "checkpoint")
-def a_checkpoint_is_the_lease_s_as_well(checkpoint, self, node):
+def a_checkpoint_is_the_lease_s_as_well(checkpoint, self, node, *, goes_on):
     slot = self.slot
-    checkpoint(self, node)
+    checkpoint(self, node, goes_on=goes_on)
     self.slot = slot
 
 
 @around(StateHold, "checkpoint")
-def the_checkpoint_before_stays_locked(checkpoint, self, node):
+def a_checkpoint_is_left_without_room_to_go_on(checkpoint, self, node, *, goes_on):
+    if self.slot is None or self._states.slot_of(node).size:
+        checkpoint(self, node, goes_on=goes_on)
+        return
+    self._states.enter(node, self.slot)
+    self.slot = self._states.give(self._states.slot_of(node)) if goes_on else None
+
+
+@around(StateHold, "checkpoint")
+def a_checkpoint_that_is_there_is_not_used(checkpoint, self, node, *, goes_on):
+    if not self._states.slot_of(node).size:
+        checkpoint(self, node, goes_on=goes_on)
+
+
+@around(StateHold, "extend")
+def the_checkpoint_that_was_copied_stays_locked(extend, self, first, stop, slots):
     before = self.source
-    checkpoint(self, node)
+    extend(self, first, stop, slots)
     if self.source is not before:
         self._states.lock(before)
 

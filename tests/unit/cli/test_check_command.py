@@ -24,7 +24,7 @@ def test_in_plain_words() -> None:
     assert said["model"] == "demo_model, llama"
     assert said["files"] == "safetensors: BF16 7.94 MB"
     assert said["context"] == "4,096 tokens"
-    assert said["weights"] == "about 8.98 MB of memory"
+    assert said["weights"] == "about 8.98 MB of memory"  # with a tied head's copy
     assert said["1,000"] == "tokens   2.56 MB of keys and values"
     assert said["tool"].split() == ["calls", "json"]
     assert said["not"] == "read       no tensor"
@@ -35,8 +35,7 @@ def test_as_json_by_flags() -> None:
         checked("--json", "--dtype", "float32", "--context-length", "100")
     )
     assert found["computed_by"] == "radixlm"
-    head = 2 * 524_288  # it is the embedding, packed once more
-    assert found["weight_bytes"] == 2 * (found["stored"]["BF16"] + head)
+    assert found["weight_bytes"] == 2 * 8_984_064
     assert (found["dtype"], found["context_length"]) == ("float32", 100)
     assert (found["tool_call_parser"], found["reasoning_parser"]) == ("json", "none")
 

@@ -101,6 +101,14 @@ def test_a_tied_head(outer: bool | None, inner: bool | None, tied: bool) -> None
     assert made["tie_word_embeddings"] is tied
 
 
+def test_names_of_transformers_4() -> None:
+    """transformers 4 wrote Glm4vMoe_text, where 5 has glm4v_moe_text."""
+    config = {"model_type": "glm4v_moe", "text_config": {"model_type": "Glm4vMoe_text"}}
+    assert text_config(config)["model_type"] == "glm4v_moe_text"
+    other = {"model_type": "llava", "text_config": {"model_type": "new_text"}}
+    assert text_config(other)["model_type"] == "new_text"
+
+
 def test_nesting_has_an_end() -> None:
     config: dict[str, Any] = {"model_type": "qwen2", "hidden_size": 8}
     for _ in range(5000):
@@ -124,11 +132,3 @@ def test_files_without_a_text(tmp_path: Path, indexed: bool) -> None:
         (tmp_path / "model.safetensors.index.json").write_text(index)
     with pytest.raises(CheckpointError, match=r"none of its tensors .* embed_tokens"):
         text_tensors(tmp_path)
-
-
-def test_names_of_transformers_4() -> None:
-    """transformers 4 wrote Glm4vMoe_text, where 5 has glm4v_moe_text."""
-    config = {"model_type": "glm4v_moe", "text_config": {"model_type": "Glm4vMoe_text"}}
-    assert text_config(config)["model_type"] == "glm4v_moe_text"
-    other = {"model_type": "llava", "text_config": {"model_type": "new_text"}}
-    assert text_config(other)["model_type"] == "new_text"

@@ -52,10 +52,14 @@ class ComponentHold(ABC):
         tree's, of those that it had before, the first ones. Nothing, where tokens have no slots.
         """
 
-    def checkpoint(self, node: TreeNode) -> None:  # noqa: B027
+    def checkpoint(self, node: TreeNode, *, goes_on: bool) -> None:  # noqa: B027
         """All that is computed ends in `node`: leave there what a match needs at its end. Nothing,
-        where tokens have it.
+        where tokens have it, or where it takes room that is not there. goes_on: it is extended.
         """
+
+    def row_fields(self) -> dict[str, Any]:
+        """Fields of the lease's row in the next batch."""
+        return {}
 
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:  # noqa: B027
         """Give up what no token after the first `computed` needs. Nothing, where all is kept."""
@@ -94,11 +98,12 @@ class Component(ABC):
     watchers do not see it.
 
     private, locked: slots that single leases use, and those of the tree under locks. locks: of each
-    slot. pinned: how many pins lock. storable: whether places keep what belongs to it. Used by one
-    thread, the cache's.
+    slot. pinned: how many pins lock. storable: whether places keep what belongs to it. at_ends:
+    whether it keeps what `Lease.checkpoint` leaves. Used by one thread, the cache's.
     """
 
     storable: bool
+    at_ends = False
 
     def __init__(self, capacity: int) -> None:
         """capacity: slots."""

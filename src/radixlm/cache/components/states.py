@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from radixlm.cache.components.component import Component, ComponentHold, CutMatch
@@ -9,13 +11,12 @@ from radixlm.cache.radix.conservation import Usage
 from radixlm.cache.radix.node import NO_SLOTS, Match, TreeNode
 from radixlm.cache.radix.observer import TreeObserver
 from radixlm.cache.radix.tree import RadixTree
+from radixlm.core.batch import EMPTY, StateMoves
 from radixlm.core.errors import CacheError, ConfigError, PinError
 from radixlm.core.keys import Slots
 from radixlm.core.misses import MissReason
 
-# Where a state is copied from that no token was read into.
-EMPTY = -1
-# What one request needs to go on: the checkpoint that it began with, and a state of its own.
+# What one request needs to begin: the checkpoint that it was found with, and a state of its own.
 ALONE = 2
 
 
@@ -25,28 +26,34 @@ class StateSlots(Component, TreeObserver):
         node      [ t0 t1 t2 ] ── [ t3 t4 ] ── [ t5 ]
         at              s7             -          s2      s7: what the model is in after t2
 
-    A match ends at the deepest node with one (`cut`). A lease locks that checkpoint; what it
-    computes changes a private slot, into which it is copied with the first new token. Where the
-    lease says so (`Lease.checkpoint`), that slot becomes its end's, and is copied when it goes on.
+    A match ends at the deepest node with one (`cut`). A lease locks that checkpoint until its first
+    new token; then it has a private slot, into which that is copied and what it computes goes.
+    Where the lease says so (`Lease.checkpoint`), that slot becomes its end's, and is copied to
+    another if it goes on; without room for that it leaves none.
 
     A node with a checkpoint keeps its end: it neither grows nor joins its child. When tokens at its
-    end are evicted, so is the checkpoint. When there is no room, unlocked ones go: first those that
-    no lease began with, then those that were used longest ago.
+    end are evicted, so is the checkpoint. When there is no room, the unlocked one goes that was
+    used longest ago; those that a lease began with count as used `capacity` uses later.
 
     Used by one thread, the cache's.
     """
 
     storable = False
+    at_ends = True
 
     def __init__(self, capacity: int, tree: RadixTree) -> None:
         """capacity: slots. Raises ConfigError for too few."""
         if capacity < ALONE:
             raise ConfigError(f"{capacity} slots of states, a request alone needs {ALONE}")
         super().__init__(capacity)
+        self.left_behind = self.evicted = 0
         self.at: dict[TreeNode, int] = {}
         self._tree = tree
         self._node: dict[int, TreeNode] = {}  # by slot
-        self._ranks = [(False, 0)] * capacity
+        # Of each slot when it was used last; where a lease began with it, so much later.
+        self._ranks = [0.0] * capacity
+        self._found = [False] * capacity
+        self._bonus = capacity + 0.5
         self._uses = 0
         self._free = list(range(capacity))[::-1]
         self._copies: dict[int, int] = {}  # from where, by slot
@@ -55,6 +62,14 @@ class StateSlots(Component, TreeObserver):
     def usage(self) -> Usage:
         evictable = len(self.at) - self.locked
         return Usage(len(self._free), self.private, self.locked, evictable)
+
+    def figures(self) -> dict[str, Any]:
+        usage = {f"mamba_{name}": count for name, count in self.usage()._asdict().items()}
+        return usage | {
+            "mamba_capacity": self.capacity,
+            "mamba_checkpoints": self.left_behind,
+            "mamba_evicted": self.evicted,
+        }
 
     @property
     def pin_budget(self) -> int:
@@ -92,12 +107,12 @@ class StateSlots(Component, TreeObserver):
         """One lock more on checkpoints. found: a lease begins with them."""
         super().lock(slots)
         for slot in slots.tolist() if found else ():
-            self._ranks[slot] = True, self._uses
+            self._found[slot] = True
+            self._rank(slot)
 
     def unlock(self, slots: Slots, *, used: bool = True) -> None:
         for slot in self._unlock(slots).tolist() if used else ():
-            self._uses += 1
-            self._ranks[slot] = self._ranks[slot][0], self._uses
+            self.use(slot)
 
     def give(self, source: Slots) -> int:
         """A private slot, by eviction if need be, into which a checkpoint is copied; (0,) stands
@@ -116,20 +131,30 @@ class StateSlots(Component, TreeObserver):
         self._set_free(slot)
 
     def enter(self, node: TreeNode, slot: int) -> None:
-        """A private slot becomes a node's checkpoint; the lease locks it."""
+        """A private slot becomes a node's checkpoint."""
         self.at[node], self._node[slot] = slot, node
-        self._ranks[slot] = False, self._uses
         self.private -= 1
+        self.left_behind += 1
+        self.use(slot)
         self._tree.changed(node)
 
-    def take_copies(self) -> list[tuple[int, int]]:
-        """(from, to) of slots, to be copied before anything else is computed; from checkpoints that
-        are locked, so in any order. No model has states yet: with one, `take_moves` gives them to
-        the batch.
-        """
-        copies = [(source, slot) for slot, source in self._copies.items()]
+    def use(self, slot: int) -> None:
+        """A checkpoint is used now, or would have been left by one more."""
+        self._uses += 1
+        self._rank(slot)
+
+    def _rank(self, slot: int) -> None:
+        self._ranks[slot] = self._uses + self._bonus * self._found[slot]
+
+    def take_moves(self) -> dict[str, Any]:
+        """States to be copied; their sources may be other states' slots by now."""
+        if not self._copies:
+            return {}
+        moves = StateMoves(
+            np.fromiter(self._copies.values(), np.int32), np.fromiter(self._copies, np.int32)
+        )
         self._copies.clear()
-        return copies
+        return {"states": moves}
 
     # Room
 
@@ -139,6 +164,7 @@ class StateSlots(Component, TreeObserver):
         if not unlocked:
             raise CacheError("all checkpoints of states are locked")
         node = self._node[min(unlocked, key=self._ranks.__getitem__)]
+        self.evicted += 1
         self._give_up(node)
         self._tree.changed(node)
         self._tree.merge(node)
@@ -159,6 +185,7 @@ class StateSlots(Component, TreeObserver):
         if self.locks[slot]:
             raise CacheError(f"state slot {slot} is freed that is locked")
         del self._node[slot]
+        self._found[slot] = False
         self._set_free(slot)
 
     def _set_free(self, slot: int) -> None:
@@ -175,9 +202,8 @@ class StateSlots(Component, TreeObserver):
 
 
 class StateHold(ComponentHold):
-    """A lease's hold on states: `source`, a checkpoint on its path, locked, and once it has
-    computed anything since then, `slot`, private. The checkpoint stays locked, for those that part
-    from it there.
+    """A lease's hold on states: `source`, the checkpoint where its match ends, locked until it has
+    computed anything; then `slot`, private.
     """
 
     def __init__(self, states: StateSlots, node: TreeNode) -> None:
@@ -193,23 +219,26 @@ class StateHold(ComponentHold):
     def extend(self, first: int, stop: int, _slots: Slots) -> None:
         if self.takes(first, stop):
             self.slot = self._states.give(self.source)
+            self._let_go(used=True)
 
-    def checkpoint(self, node: TreeNode) -> None:
-        """The private slot becomes the node's, unless it has one; that is the source then."""
+    def row_fields(self) -> dict[str, Any]:
+        return {"state": self.slot}
+
+    def checkpoint(self, node: TreeNode, *, goes_on: bool) -> None:
+        """The private slot becomes the node's, unless it has one."""
+        states, there = self._states, self._states.slot_of(node)
         if self.slot is None:
             return
-        before, there = self.source, self._states.slot_of(node)
-        if not there.size:
-            self._states.enter(node, self.slot)
-            self.slot = None
-        self.source = self._states.slot_of(node)
-        self._states.lock(self.source)
-        self._states.unlock(before)
+        if there.size:
+            states.use(int(there[0]))
+        elif not goes_on or states.available:
+            states.enter(node, self.slot)
+            self.slot = states.give(states.slot_of(node)) if goes_on else None
 
     def release(self, _committed: int, _slots: Slots, *, used: bool) -> None:
         if self.slot is not None:
             self._states.give_back(self.slot)
-        self._states.unlock(self.source, used=used)
+        self._let_go(used=used)
 
     def locks(self, _committed: int, _slots: Slots) -> Slots:
         return self.source
@@ -219,3 +248,7 @@ class StateHold(ComponentHold):
 
     def still_takes(self, total: int, length: int, _cached: int) -> int:
         return self.takes(length, total)
+
+    def _let_go(self, *, used: bool) -> None:
+        self._states.unlock(self.source, used=used)
+        self.source = NO_SLOTS

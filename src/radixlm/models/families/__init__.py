@@ -19,8 +19,10 @@ from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
 from radixlm.models.families.internlm import InternLM3
+from radixlm.models.families.lfm import Lfm2, Lfm2Moe
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
+from radixlm.models.families.mamba_hybrids import Bamba, FalconH1, GraniteHybrid
 from radixlm.models.families.mimo import MiMoV2Flash
 from radixlm.models.families.minimax import MiniMaxM2
 from radixlm.models.families.mistral import Ministral3, Mistral4
@@ -30,6 +32,7 @@ from radixlm.models.families.olmo import Olmo2, Olmo3, Olmoe
 from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
 from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe, Qwen3VLMoe
+from radixlm.models.families.qwen_next import Qwen3Next, Qwen35, Qwen35Moe
 from radixlm.models.families.seed import SeedOss
 from radixlm.models.families.smollm import SmolLM3
 from radixlm.models.families.stablelm import StableLM
@@ -101,8 +104,16 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "arcee": Arcee,
         "llama4_text": Llama4,
         "gemma4_text": Gemma4,
+        "qwen3_next": Qwen3Next,
+        "qwen3_5_text": Qwen35,
+        "qwen3_5_moe_text": Qwen35Moe,
         "gemma4_unified_text": Gemma4Unified,
         "mimo_v2_flash": MiMoV2Flash,
+        "lfm2": Lfm2,
+        "lfm2_moe": Lfm2Moe,
+        "bamba": Bamba,
+        "granitemoehybrid": GraniteHybrid,
+        "falcon_h1": FalconH1,
         **TEXTS,
     }
 )

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from radixlm.cache import Lease, RadixCache, Usage
-from radixlm.cache.components.states import EMPTY, StateSlots
+from radixlm.cache.components.states import StateSlots
+from radixlm.core.batch import EMPTY
 from radixlm.core.errors import CacheError, ConfigError, PinError
 from radixlm.core.misses import MissReason
 from radixlm.core.moves import Place
@@ -24,6 +25,12 @@ def make(states: int = 4, capacity: int = 64) -> tuple[RadixCache, StateSlots]:
 def compute(lease: Lease, upto: int) -> None:
     assert lease.extend(upto - lease.length) is not None
     lease.commit(upto)
+
+
+def moved(states: StateSlots) -> list[tuple[int, int]]:
+    """(from, to) of the states that the next batch copies."""
+    moves = states.take_moves().get("states", ((), ()))
+    return list(zip(*map(list, moves), strict=True))
 
 
 def serve(cache: RadixCache, key: list[int], *checkpoints: int) -> int:
@@ -54,21 +61,57 @@ def test_a_state_is_copied_when_it_is_used_and_not_before() -> None:
     cache, states = make()
     lease = cache.acquire([1, 2, 3, 4])
     compute(lease, 2)
-    [(source, first)] = states.take_copies()
+    [(source, first)] = moved(states)
     assert source == EMPTY
     lease.checkpoint()
-    assert states.take_copies() == []
-    assert states.usage() == Usage(3, 0, 1, 0)
-    compute(lease, 3)
-    [(source, second)] = states.take_copies()
+    [(source, second)] = moved(states)
     assert (source, second != first) == (first, True)
-    assert states.usage() == Usage(2, 1, 1, 0)
+    assert states.usage() == Usage(2, 1, 0, 1)
     other = cache.acquire([1, 2, 9])
+    assert (states.usage(), moved(states)) == (Usage(2, 1, 1, 0), [])
     compute(other, 3)
-    assert [source for source, _ in states.take_copies()] == [first]
+    assert [source for source, _ in moved(states)] == [first]
+    assert states.usage() == Usage(1, 2, 0, 1)
     lease.release()
     other.release()
     assert states.usage() == Usage(3, 0, 0, 1)
+
+
+def test_a_checkpoint_at_the_end_of_a_lease_is_not_copied() -> None:
+    cache, states = make()
+    lease = cache.acquire([1, 2, 3])
+    compute(lease, 3)
+    [(_, slot)] = moved(states)
+    lease.checkpoint(goes_on=False)
+    lease.release()
+    assert (list(states.at.values()), moved(states)) == ([slot], [])
+    assert states.usage() == Usage(3, 0, 0, 1)
+
+
+def test_no_checkpoint_is_left_where_the_lease_could_not_go_on() -> None:
+    cache, states = make(states=2)
+    leases = [cache.acquire([kind, 5, 5]) for kind in (1, 2)]
+    for lease in leases:
+        compute(lease, 2)
+    for lease in leases:
+        lease.checkpoint()
+    assert (states.at, states.usage()) == ({}, Usage(0, 2, 0, 0))
+    leases[1].release()
+    leases[0].checkpoint()
+    assert (states.figures()["mamba_checkpoints"], states.usage()) == (1, Usage(0, 1, 0, 1))
+
+
+def test_a_source_may_be_another_s_slot_by_the_time_it_is_copied() -> None:
+    cache, states = make(states=2)
+    serve(cache, [1, 2, 3], 2)
+    moved(states)
+    [source] = states.at.values()
+    one = cache.acquire([1, 2, 4])
+    compute(one, 3)
+    other = cache.acquire([9, 9])
+    compute(other, 1)
+    mine, its = (each.row_fields()["state"] for each in (one, other))
+    assert (moved(states), its) == ([(source, mine), (EMPTY, source)], source)
 
 
 def test_a_checkpoint_that_is_there_stays_and_the_lease_goes_on_with_its_own_state() -> None:
@@ -77,12 +120,11 @@ def test_a_checkpoint_that_is_there_stays_and_the_lease_goes_on_with_its_own_sta
     for lease in (one, other):
         compute(lease, 2)
         lease.checkpoint()
-    assert states.usage() == Usage(2, 1, 1, 0)
-    states.take_copies()
+    assert states.usage() == Usage(1, 2, 0, 1)
+    moved(states)
     compute(other, 3)
-    assert states.take_copies() == []
     compute(one, 3)
-    assert len(states.take_copies()) == 1
+    assert moved(states) == []
 
 
 def test_all_that_has_slots_must_be_committed_for_a_checkpoint() -> None:
@@ -119,7 +161,7 @@ def test_a_node_may_join_its_child_once_its_checkpoint_is_given_up() -> None:
     check(cache)
 
 
-def test_those_that_no_lease_began_with_go_first_then_the_longest_unused() -> None:
+def test_those_that_a_lease_began_with_stay_longer_but_not_for_ever() -> None:
     cache, _ = make(states=4)
     for kind in (1, 2, 3):
         serve(cache, [kind, 5, 5], 2)
@@ -128,16 +170,21 @@ def test_those_that_no_lease_began_with_go_first_then_the_longest_unused() -> No
     serve(cache, [6, 5, 5], 2)
     left = {kind for kind in (1, 2, 3, 4, 6) if cache.match([kind, 5, 0]).length}
     assert left == {1, 4, 6}
+    for kind in range(7, 13):
+        serve(cache, [kind, 5, 5], 2)
+    assert cache.match([1, 5, 0]).length == 0
 
 
 def test_a_locked_checkpoint_never_goes_and_extend_says_that_there_is_no_room() -> None:
-    cache, states = make(states=2)
+    cache, states = make(states=3)
     serve(cache, [1, 2, 3], 2)
-    lease = cache.acquire([1, 2, 4])
-    other = cache.acquire([9, 9])
+    spare = cache.acquire([8, 8])
+    compute(spare, 1)
+    pin = cache.pin([1, 2])
+    lease, other = (cache.acquire(key) for key in ([1, 2, 4], [9, 9]))
     compute(lease, 3)
-    assert (other.extend(1), states.usage()) == (None, Usage(0, 1, 1, 0))
-    lease.release()
+    assert (other.extend(1), states.usage()) == (None, Usage(0, 2, 1, 0))
+    cache.unpin(pin.id)
     assert other.extend(1) is not None
 
 
@@ -184,7 +231,7 @@ def test_a_prompt_of_which_nothing_is_cached_takes_nothing_until_it_computes() -
     lease = cache.acquire([1, 2])
     assert states.usage() == Usage(4, 0, 0, 0)
     lease.release()
-    assert states.take_copies() == []
+    assert moved(states) == []
 
 
 def test_the_reason_of_a_cut_is_the_component_s_own() -> None:
@@ -207,9 +254,9 @@ def test_states_can_not_be_stored_yet() -> None:
 def test_a_state_that_is_given_back_before_a_step_is_not_copied() -> None:
     cache, states = make()
     serve(cache, [1, 2, 3], 2)
-    states.take_copies()
+    moved(states)
     for _ in range(9):
         lease = cache.acquire([1, 2, 4])
         lease.extend(1)
         lease.release()
-    assert states.take_copies() == []
+    assert moved(states) == []

@@ -1,0 +1,118 @@
+"""Mamba-2 (Dao and Gu, 2024): a layer whose state is a matrix for each head, to which each token
+adds what it was given, and which fades.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from radixlm.layers.linear import Linear
+from radixlm.layers.lora import Multiply
+from radixlm.layers.scans import ScanInputs, through
+from radixlm.layers.step_states import CausalConv, StepStates
+from radixlm.products.compiled import TensorOptions
+
+
+class MambaSizes(NamedTuple):
+    """The sizes of a layer of Mamba-2.
+
+    heads, head: of values, and their size. groups: heads of queries and keys, each that of several
+    heads in a row. key: their size. width: of the convolution. bias, conv_bias: what adds one.
+    norm: of each group of what is read, once gates have multiplied it, or before, or none.
+    """
+
+    heads: int
+    head: int
+    groups: int
+    key: int
+    width: int
+    bias: bool
+    conv_bias: bool
+    place: str = "mamba"
+    norm: Literal["after", "before", ""] = "after"
+
+    @property
+    def channels(self) -> int:
+        """Values, keys and queries of all heads."""
+        return self.heads * self.head + 2 * self.groups * self.key
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """The shape of the recurrent state."""
+        return self.heads, self.key, self.head
+
+    def orders(self) -> dict[str, Tensor]:
+        """Rows that are put into another order, by name: none."""
+        return {}
+
+
+class Mamba2:
+    """A layer's state and the projections around it, in place of attention. What is projected are
+    gates; values, keys and queries, which go through the convolution; and the sizes of steps, by
+    which values are multiplied and states decay.
+    """
+
+    is_compiled = False
+
+    def __init__(
+        self, sizes: MambaSizes, layer: int, hidden: int, eps: float, options: TensorOptions
+    ) -> None:
+        self._sizes, self._layer, self._eps = sizes, layer, eps
+        inner = sizes.heads * sizes.head
+        self._parts = inner, sizes.channels, sizes.heads
+        parts = {"in_proj": sum(self._parts)}
+        self.projections = Linear(hidden, parts, options, bias=sizes.bias)
+        bias = options.empty(sizes.channels) if sizes.conv_bias else None
+        self.conv = CausalConv(options.empty(sizes.channels, 1, sizes.width), bias)
+        exact = TensorOptions(torch.float32, options.device)
+        self.decay, self.step, self.skip = (exact.empty(sizes.heads) for _ in range(3))
+        self.norm = options.empty(inner)
+        self.output = Linear(inner, {"out_proj": hidden}, options, bias=sizes.bias)
+
+    def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size)."""
+        sizes = self._sizes
+        gate, mixed, step = multiply(self.projections, x, None).split_with_sizes(self._parts, 1)
+        mixed = functional.silu(self.conv(mixed, self._layer, states)).float()
+        each = sizes.groups * sizes.key
+        values, *others = mixed.split_with_sizes((sizes.heads * sizes.head, each, each), 1)
+        keys, queries = (
+            part.unflatten(1, (sizes.groups, -1)).repeat_interleave(sizes.heads // sizes.groups, 1)
+            for part in others
+        )
+        step = functional.softplus(step.float() + self.step)
+        values = values.unflatten(1, (sizes.heads, -1))
+        decay = self.decay.exp().neg() * step
+        inputs = ScanInputs(queries, keys, values * step[..., None], decay)
+        read = through(inputs, self._layer, states).addcmul(values, self.skip[:, None])
+        made, gate = read.flatten(1), functional.silu(gate.float())
+        match sizes.norm:
+            case "after":
+                made = self._normed(made * gate)
+            case "before":
+                made = self._normed(made) * gate
+            case "":
+                made = made * gate
+        return multiply(self.output, made.to(x.dtype), None)
+
+    def _normed(self, x: Tensor) -> Tensor:
+        grouped = x.unflatten(1, (self._sizes.groups, -1))
+        normed = functional.rms_norm(grouped, grouped.shape[2:], None, self._eps)
+        return normed.flatten(1) * self.norm
+
+    def linears(self) -> list[Linear]:
+        """The projections in the order in which they are computed."""
+        return [self.projections, self.output]
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        for linear in self.linears():
+            yield from linear.named_weights()
+        yield from self.conv.named_weights("conv1d")
+        yield from (("A_log", self.decay), ("dt_bias", self.step), ("D", self.skip))
+        if self._sizes.norm:
+            yield "norm.weight", self.norm

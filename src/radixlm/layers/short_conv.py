@@ -1,0 +1,58 @@
+"""LFM2's short convolution: a layer whose state are the last inputs of each channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from radixlm.layers.linear import Linear
+from radixlm.layers.lora import Multiply
+from radixlm.layers.step_states import CausalConv, StepStates
+from radixlm.products.compiled import TensorOptions
+
+
+class ConvSizes(NamedTuple):
+    """The sizes of a layer with a short convolution. bias: all of it has one."""
+
+    channels: int
+    width: int
+    bias: bool
+    place: str = "conv"
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """The shape of the recurrent state: there is none."""
+        return (0,)
+
+    def orders(self) -> dict[str, Tensor]:
+        """Rows that are put into another order, by name: none."""
+        return {}
+
+
+class ShortConv:
+    """out(second * conv(first * x)), both gates and x being one product."""
+
+    is_compiled = False
+
+    def __init__(self, sizes: ConvSizes, layer: int, options: TensorOptions) -> None:
+        hidden, self._layer = sizes.channels, layer
+        self.projections = Linear(hidden, {"in_proj": 3 * hidden}, options, bias=sizes.bias)
+        bias = options.empty(hidden) if sizes.bias else None
+        self.conv = CausalConv(options.empty(hidden, 1, sizes.width), bias)
+        self.output = Linear(hidden, {"out_proj": hidden}, options, bias=sizes.bias)
+
+    def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size)."""
+        first, second, inner = multiply(self.projections, x, None).chunk(3, dim=1)
+        return multiply(self.output, second * self.conv(first * inner, self._layer, states), None)
+
+    def linears(self) -> list[Linear]:
+        """The projections in the order in which they are computed."""
+        return [self.projections, self.output]
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        for linear in self.linears():
+            yield from linear.named_weights()
+        yield from self.conv.named_weights("conv")

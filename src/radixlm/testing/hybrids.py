@@ -1,0 +1,69 @@
+"""Fields of tiny checkpoints of models that carry states, by the names that transformers has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Heads of states that several heads of values share, and sizes that are all different.
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "pad_token_id": None,
+}
+_MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 12,
+    "mamba_expand": 2,
+    "pad_token_id": None,
+}
+SHARED_EXPERT = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}
+HYBRIDS: Mapping[str, Mapping[str, Any]] = {
+    "qwen3_next": {**_DELTA, **SHARED_EXPERT, "mlp_only_layers": [1]},
+    "qwen3_5_text": _DELTA,
+    "qwen3_5_moe_text": {**_DELTA, **SHARED_EXPERT},
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv"], "pad_token_id": None},
+    "lfm2_moe": {
+        "layer_types": ["conv", "full_attention", "conv"],
+        "pad_token_id": None,
+        "num_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "num_dense_layers": 1,
+        "routed_scaling_factor": 1.7,
+    },
+    "bamba": {**_MAMBA, "attn_layer_indices": [1]},
+    "granitemoehybrid": {
+        **_MAMBA,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.2,
+        "logits_scaling": 1.7,
+        "num_local_experts": 5,
+        "shared_intermediate_size": 48,
+    },
+    "falcon_h1": {
+        **_MAMBA,
+        "mamba_d_ssm": 96,
+        "mamba_rms_norm": True,
+        "lm_head_multiplier": 0.7,
+        "embedding_multiplier": 2.0,
+        "mlp_multipliers": [0.8, 1.2],
+        "key_multiplier": 0.6,
+        "attention_in_multiplier": 1.3,
+        "attention_out_multiplier": 0.9,
+        "ssm_multipliers": [0.5, 0.9, 1.1, 1.2, 0.8],
+        "ssm_in_multiplier": 1.1,
+        "ssm_out_multiplier": 0.6,
+    },
+}

@@ -82,8 +82,10 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
     weight_bytes = _on_a_cpu(tensors, dtype)
     if device.type != "cpu" and shapes:
         weight_bytes = dtype.itemsize * sum(map(math.prod, shapes.values()))
-    elif model.tie_word_embeddings and shapes and "lm_head.weight" not in shapes:
-        weight_bytes += _packed_head(tensors)
+    elif model.tie_word_embeddings and "lm_head.weight" not in shapes:
+        # A copy of the embedding is packed, see `Linear.pack`.
+        each = (tensors[name].each for name in _EMBEDDINGS if name in tensors)
+        weight_bytes += int(model.vocab_size * model.hidden_size * next(each, dtype.itemsize))
     reached = reached_of(config, model)
     _, template = texts_of(config, files)
     found = Appraisal(
@@ -127,9 +129,3 @@ def _on_a_cpu(tensors: Mapping[str, _Stored], dtype: torch.dtype) -> int:
         int(its.numbers * (dtype.itemsize if name.endswith(_EMBEDDINGS) else its.each))
         for name, its in tensors.items()
     )
-
-
-def _packed_head(tensors: Mapping[str, _Stored]) -> int:
-    """Bytes of a tied head's copy, see `Linear.pack`."""
-    found = (tensors[name] for name in _EMBEDDINGS if name in tensors)
-    return sum(int(its.numbers * its.each) for its in found)

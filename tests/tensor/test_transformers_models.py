@@ -125,6 +125,7 @@ def test_what_it_can_not_do_is_refused_by_name(
     tmp_path: Path, architecture: str, fields: dict[str, Any], said: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": architecture} | fields))
+    (tmp_path / "model.safetensors").touch()
     with pytest.raises(ModelError, match=said):
         Engine(str(tmp_path), model_impl="transformers", **FLAGS)
 

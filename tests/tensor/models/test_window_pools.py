@@ -106,5 +106,6 @@ def test_heads_of_two_sizes_as_they_are_published(
 
 def test_the_same_bits_are_refused_before_weights_are_read(gemma: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((gemma / "config.json").read_text())
+    (tmp_path / "model.safetensors").touch()
     with pytest.raises(ConfigError, match="--deterministic does not know sliding windows"):
         Engine(str(tmp_path), deterministic=True, **FLAGS)

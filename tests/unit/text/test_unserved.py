@@ -130,7 +130,7 @@ NO_CONFIG = "has no config.json: give a model's folder"
         ({"config.json": {}}, "'model_type' is None"),
         (
             {"config.json": {"model_type": "gemma3", "text_config": {"model_type": 3}}},
-            "'model_type' is 3",
+            "'model_type' of the text is 3",
         ),
         ({"config.json": LLAMA}, "fetch it again"),
         ({"config.json": LLAMA, "model.safetensors.index.json": "{}"}, "no weight_map"),

@@ -16,6 +16,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING
 
+# Names of kinds of layers, where they were others.
+_KINDS = {"granitemoehybrid": {"linear_attention": "mamba", "full_attention": "attention"}}
 # What every class takes without saying so.
 _COMMON = {"architectures", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings"}
 
@@ -35,6 +37,8 @@ def _made(kind: Any, config: Mapping[str, Any]) -> Any:
         if fields.get(name):
             own = CONFIG_MAPPING[fields[name]["model_type"]] if "Auto" in part.__name__ else part
             fields[name] = _made(own, fields[name]).to_dict()
+    if (names := _KINDS.get(config["model_type"])) is not None:
+        fields["layer_types"] = [names[each] for each in fields["layer_types"]]
     known = _COMMON | set(inspect.signature(kind).parameters)
     return kind(**{name: its for name, its in fields.items() if name in known})
 

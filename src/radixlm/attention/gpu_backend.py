@@ -24,7 +24,7 @@ from radixlm.attention.reads import (
     rows_of,
 )
 from radixlm.kernels.gpu_attention import attend, merge
-from radixlm.kernels.gpu_launch import Launch
+from radixlm.kernels.gpu_launch import Launch, aligned, power_of_two
 from radixlm.kernels.gpu_place import place
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
@@ -55,21 +55,16 @@ def tiles_for(queries: int, head_dim: int, dtype: torch.dtype, *, wgmma: bool) -
     """Choose tiles for reads of few tokens and of many. queries: of a key head. wgmma: whether the
     GPU has it (Hopper). Others spill registers at 128 queries, as heads do that are filled up.
     """
-    fewest = max(16, _power(queries))
+    fewest = max(16, power_of_two(queries))
     wide = head_dim > 128
     if dtype == torch.float32:  # its products are not the tensor cores' own
         few = Tile(fewest, 16 if wide else 32, 4, 2, 2, 2)
         return few, few
     few = Tile(fewest, 32, 4, 3, 2 if wide else 4, 2)
-    if wgmma and not wide and head_dim == _power(head_dim):
+    if wgmma and not wide and head_dim == power_of_two(head_dim):
         # Slots are loaded before keys: of five stages three have keys and values on their way.
         return few, Tile(max(fewest, 128), 64, 8, 5, 1, 4)
     return few, Tile(max(fewest, 64), 32 if wide else 64, 8, 3, 1, 4)
-
-
-def _power(number: int) -> int:
-    """The next power of two."""
-    return 1 << (number - 1).bit_length()
 
 
 class GpuBackend:
@@ -255,19 +250,20 @@ class GpuAttention:
     ) -> Tensor:
         """See `Attend`."""
         backend, size = self._backend, self._backend.pool.head_dim
-        pool, aligned = backend.pool, qkv.data_ptr() % 16 == 0
+        pool = backend.pool
         given = pool.keys[layer], pool.values[layer], pool.scales[layer] if pool.coded else None
         own = pool.shapes[layer].source is None
         self._placed(qkv, rotation, norm, given, pool.n_kv_heads if own else 0)
         out = qkv.new_empty(qkv.shape[0], backend.n_heads * size)
         parts, states = self._step.parts
         numbers, scale = self._numbers, size**-0.5
-        heads = {"HEADS": backend.n_heads, "SIZE": size, "D": max(_power(size), 16)}
+        heads = {"HEADS": backend.n_heads, "SIZE": size, "D": max(power_of_two(size), 16)}
+        key = self._window, self._places is None, sinks is None, qkv.stride(0), aligned(qkv)
         for kind in self._kinds:
             tile = backend.tiles[kind]
             reads = *given, self._table, self._places, numbers
             backend.attend(
-                (kind, self._window, self._places is None, sinks is None, qkv.stride(0), aligned),
+                (kind, *key),
                 (backend.processors * tile.programs,),
                 (qkv, *reads, out, parts, states, sinks, qkv.stride(0), scale),
                 {
@@ -301,16 +297,16 @@ class GpuAttention:
         backend, size, heads = self._backend, self._backend.pool.head_dim, self._backend.n_heads
         table, factors, places, stride = *rotation, self._places, qkv.stride(0)
         weights = (None, None, 0.0) if norm is None else (norm.q_weight, norm.k_weight, norm.eps)
-        after, aligned = norm is not None and norm.after, qkv.data_ptr() % 16 == 0
+        after = norm is not None and norm.after
         backend.place(
-            (factors is None, places is None, norm is None, after, stride, aligned, kv),
+            (factors is None, places is None, norm is None, after, stride, aligned(qkv), kv),
             (qkv.shape[0], -(-(heads + 2 * kv) // _HEADS_AT_ONCE)),
             (qkv, table, factors, self._slots, places, *given, *weights, stride),
             {
                 "HEADS": heads,
                 "KV": kv,
                 "SIZE": size,
-                "D": _power(size // 2),
+                "D": power_of_two(size // 2),
                 "BLOCK": _HEADS_AT_ONCE,
                 "AFTER": after,
             },

@@ -7,6 +7,20 @@ import importlib.util
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
+_ALIGNMENT = 16  # bytes, by which Triton compiles other code
+
+
+def aligned(tensor: Tensor | None) -> bool:
+    """Whether Triton compiles the code for what is aligned; None is."""
+    return tensor is None or tensor.data_ptr() % _ALIGNMENT == 0
+
+
+def power_of_two(size: int) -> int:
+    """The size as which Triton computes one: the next power of two, or itself."""
+    return 1 << (size - 1).bit_length()
+
 
 def row_kernel(name: str, device_type: str) -> Launch | None:
     """Look up a kernel of `gpu_rows`; None: on no GPU, or without Triton."""

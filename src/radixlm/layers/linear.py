@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.core.errors import ModelError
-from radixlm.kernels.gpu_launch import Launch, row_kernel
+from radixlm.kernels.gpu_launch import Launch, aligned, power_of_two, row_kernel
 from radixlm.kernels.openmp import Worker, threads_for
 from radixlm.products.compiled import (
     ROWS_PER_UNIT,
@@ -249,10 +249,10 @@ class RMSNorm:
 def add_norm(launch: Launch, x: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
     """See `RMSNorm`, of a GPU."""
     out, size = torch.empty_like(x), x.shape[1]
-    aligned = tuple(each is None or each.data_ptr() % 16 == 0 for each in (x, added))
-    constants = {"SIZE": size, "D": 1 << (size - 1).bit_length()}
+    constants = {"SIZE": size, "D": power_of_two(size)}
     given = x, added, weight, out, eps
-    launch((added is None, aligned), (x.shape[0],), given, constants, num_warps=8)
+    key = added is None, aligned(x), aligned(added)
+    launch(key, (x.shape[0],), given, constants, num_warps=8)
     return out
 
 

@@ -21,7 +21,7 @@ from numba.core import cgutils
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.kernels.gpu_launch import Launch, row_kernel
+from radixlm.kernels.gpu_launch import Launch, aligned, row_kernel
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.kernels.strips import VECTOR_LANES
@@ -228,9 +228,10 @@ def gated(launch: Launch, gate_up: Tensor) -> Tensor:
     """silu(gate) * up, see `Gate`, of a GPU."""
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = gate_up.new_empty((rows, width))
-    aligned = gate_up.data_ptr() % 16 == 0
     grid = rows, -(-width // _GATES_AT_ONCE)
-    launch((width, aligned), grid, (gate_up, out), {"SIZE": width, "BLOCK": _GATES_AT_ONCE})
+    launch(
+        (width, aligned(gate_up)), grid, (gate_up, out), {"SIZE": width, "BLOCK": _GATES_AT_ONCE}
+    )
     return out
 
 

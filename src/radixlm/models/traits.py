@@ -10,6 +10,7 @@ from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.gated_delta import DeltaSizes
 from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.kimi_delta import KimiSizes
+from radixlm.layers.mamba1 import Mamba1Sizes
 from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.mlps import Clamped
 from radixlm.layers.short_conv import ConvSizes
@@ -164,7 +165,7 @@ class Traits(NamedTuple):
     value_norm: bool = False
     layer_inputs: int = 0
     layer_scale: bool = False
-    state: DeltaSizes | KimiSizes | MambaSizes | ConvSizes | None = None
+    state: DeltaSizes | KimiSizes | Mamba1Sizes | MambaSizes | ConvSizes | None = None
     mixers: tuple[Mixer, ...] = ()
     state_norms: Norms | None = None
     mlps: tuple[bool, ...] = ()

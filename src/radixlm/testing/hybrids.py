@@ -88,6 +88,16 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
         "v_head_dim": 12,
         "pad_token_id": None,
     },
+    "jamba": {
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "num_experts": 5,
+        "mamba_dt_rank": 5,
+        "mamba_d_state": 6,
+        "pad_token_id": None,
+    },
+    "mamba": {"state_size": 6, "intermediate_size": 112},
+    "falcon_mamba": {"state_size": 6, "intermediate_size": 112},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12},
     "falcon_h1": {
         **_MAMBA,

@@ -52,6 +52,8 @@ def logits(model: CausalLM, token_ids: Tensor = TOKENS) -> Tensor:
         ("qwen3_5_text", {"linear_conv_kernel_dim": 2, "attention_bias": True}),
         ("qwen3_5_text", {"layer_types": None, "num_hidden_layers": 4}),
         ("falcon_h1", {"mamba_rms_norm": False}),
+        ("mamba", {"time_step_rank": "auto", "use_bias": True, "use_conv_bias": False}),
+        ("jamba", {"num_experts": 1, "mamba_proj_bias": True}),
         ("falcon_h1", {"mamba_norm_before_gate": False, "mlp_bias": True}),
         ("lfm2", {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
         ("bamba", {"mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_n_groups": 1}),
@@ -200,6 +202,8 @@ def test_no_positions_where_rope_theta_is_null(tmp_path: Path) -> None:
     ("architecture", "fields", "error"),
     [
         ("mamba2", {"time_step_limit": [0.1, 1.0]}, "'time_step_limit' is .* 0 and Infinity"),
+        ("mamba", {"time_step_rank": "some"}, "'time_step_rank' is 'some'.* or \"auto\""),
+        ("jamba", {"attn_layer_offset": 3}, "'attn_layer_offset' is 3.*less than .*, 3"),
         ("mamba2", {"expand": 3}, "'num_heads' is 8.* 192 / head_dim"),
         ("nemotron_h", {"layers_block_type": ["linear_attention", "?"]}, "layers_block_type"),
         ("nemotron_h", {"mlp_bias": True}, "'mlp_bias' is True.* false"),

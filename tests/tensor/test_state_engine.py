@@ -246,8 +246,6 @@ def test_random_chats(model: Model, seed: int) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"host_kv_tokens": 256},
-        {"disk_cache": "cache"},
         {"tp_size": 2},
         {"lora_paths": ("adapter",)},
         {"deterministic": True},

@@ -62,7 +62,7 @@ def of_256(family: str) -> dict[str, Any]:
     if family == "mimo_v2_flash":
         more |= {"head_dim": 96, "v_head_dim": 64}
     if family.startswith("qwen3_5"):
-        more["linear_value_head_dim"] = 64
+        more |= {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
     if family in ("gemma2", "gemma3_text"):
         more["query_pre_attn_scalar"] = 64
     return more

@@ -101,10 +101,10 @@ def _states(entries: Entries) -> dict[str, Any]:
         return {}
     if inner % heads:
         raise entries.file.wrong(entries.key(SSM.INNER_SIZE), f"{inner}, of {heads} heads")
-    expand = inner // entries.needed(LLM.EMBEDDING_LENGTH)
     return {
-        **dict.fromkeys(("linear_value_head_dim", "mamba_d_head"), inner // heads),
-        **({"mamba_expand": expand} if expand else {}),
+        "linear_value_head_dim": inner // heads,
+        "mamba_d_head": inner // heads,
+        "mamba_expand": max(inner // entries.needed(LLM.EMBEDDING_LENGTH), 1),
     }
 
 

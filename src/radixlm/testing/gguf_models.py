@@ -12,7 +12,7 @@ from radixlm.testing.gguf_writer import UNSAID, write_gguf
 from radixlm.testing.reference import make_checkpoint
 
 # Families whose files are refused.
-UNREAD = frozenset({"emu3_text_model"})
+UNREAD = frozenset({"emu3_text_model", "kimi_linear", "mamba2", "nemotron_h", "olmo_hybrid"})
 # Texts of models of text and images that have an architecture of their own there: the family whose
 # weights they have, and its fields.
 TEXTS_LIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -62,7 +62,7 @@ def of_256(family: str) -> dict[str, Any]:
     if family == "mimo_v2_flash":
         more |= {"head_dim": 96, "v_head_dim": 64}
     if family.startswith("qwen3_5"):
-        more["linear_value_head_dim"] = 64
+        more |= {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
     if family in ("gemma2", "gemma3_text"):
         more["query_pre_attn_scalar"] = 64
     return more

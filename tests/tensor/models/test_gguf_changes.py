@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.formats.gguf_file import GGUFFile
@@ -57,6 +58,16 @@ def test_gates_and_ups_of_experts_in_one_tensor(tmp_path: Path) -> None:
         tensors[f"blk.{layer}.ffn_gate_up_exps.weight"] = np.concatenate(each, axis=1)
         parts |= dict.fromkeys(names)
     write_gguf(folder, other, "F32", tensors=tensors, without=parts)
+    check(folder, other)
+
+
+def test_rows_by_heads_of_keys_as_older_files_have_them(tmp_path: Path) -> None:
+    folder, _ = write_pair(tmp_path, "qwen3_next", "F32")
+    weights, other = load_file(folder / "model.safetensors"), tmp_path / "other.gguf"
+    place = "model.layers.{}.linear_attn.in_proj_qkvz.weight"
+    tensors = {f"blk.{n}.ssm_in.weight": weights[place.format(n)].numpy() for n in (0, 2)}
+    parted = {f"blk.{n}.attn_{kind}.weight" for n in (0, 2) for kind in ("qkv", "gate")}
+    write_gguf(folder, other, "F32", tensors=tensors, without=parted)
     check(folder, other)
 
 

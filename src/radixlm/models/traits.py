@@ -125,6 +125,7 @@ class Traits(NamedTuple):
     state_norms: of layers with a state; None: those of all. mlps: layers that have an MLP or
         experts; empty: all.
     renamed: patterns of names in the files, and what takes their place, one after the other.
+    head_gates: the name of a product that gives each head a gate, see `gated_queries`; empty: none.
     factors: what rows of a layer's weights are multiplied by, by name: of a number of rows at a
         time; 0: of all.
     gated_queries: each head of queries has as many gates, whose sigmoid multiplies what it reads.
@@ -171,4 +172,5 @@ class Traits(NamedTuple):
     mlps: tuple[bool, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     gated_queries: bool = False
+    head_gates: str = ""
     factors: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()

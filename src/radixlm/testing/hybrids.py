@@ -55,6 +55,12 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
         "num_dense_layers": 1,
         "routed_scaling_factor": 1.7,
     },
+    "lfm3": {
+        "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+        "num_hidden_layers": 4,
+        "sliding_window": 24,
+        "pad_token_id": None,
+    },
     "bamba": {**_MAMBA, "attn_layer_indices": [1]},
     "granitemoehybrid": {
         **_MAMBA,

@@ -52,6 +52,8 @@ def logits(model: CausalLM, token_ids: Tensor = TOKENS) -> Tensor:
         ("qwen3_5_text", {"linear_conv_kernel_dim": 2, "attention_bias": True}),
         ("qwen3_5_text", {"layer_types": None, "num_hidden_layers": 4}),
         ("falcon_h1", {"mamba_rms_norm": False}),
+        ("lfm3", {"use_sandwich_norm": False, "conv_bias": True}),
+        ("lfm3", {"layer_types": None, "num_hidden_layers": 6, "use_attention_gate": False}),
         ("mamba", {"time_step_rank": "auto", "use_bias": True, "use_conv_bias": False}),
         ("jamba", {"num_experts": 1, "mamba_proj_bias": True}),
         ("falcon_h1", {"mamba_norm_before_gate": False, "mlp_bias": True}),

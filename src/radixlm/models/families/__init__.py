@@ -22,6 +22,7 @@ from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.jamba import Jamba
 from radixlm.models.families.kimi_linear import KimiLinear
 from radixlm.models.families.lfm import Lfm2, Lfm2Moe
+from radixlm.models.families.lfm3 import Lfm3
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
 from radixlm.models.families.mamba import FalconMamba, Mamba2Alone, MambaAlone
@@ -116,6 +117,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "mimo_v2_flash": MiMoV2Flash,
         "lfm2": Lfm2,
         "lfm2_moe": Lfm2Moe,
+        "lfm3": Lfm3,
         "bamba": Bamba,
         "granitemoehybrid": GraniteHybrid,
         "falcon_h1": FalconH1,

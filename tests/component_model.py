@@ -30,7 +30,6 @@ from tests.invariants import check
 # That a state takes.
 _STATE_BLOCKS = 2
 Path = tuple[object, ...]  # the namespace, then tokens
-Rank = tuple[bool, int]  # whether a lease began with it, and its last use
 
 
 class Setup(NamedTuple):
@@ -96,8 +95,7 @@ class CheckedComponents:
         self.readers: list[Reader] = []
         self.pins: list[Pinned] = []
         self.there: set[Path] = set()
-        self.checkpoints: dict[Path, Rank] = {}
-        self.uses = 0
+        self.checkpoints: set[Path] = set()
         self.memory: dict[int, Path] = {}
         self.window_slot: dict[int, int] = {}
         self.window_memory: dict[int, Path] = {}
@@ -178,7 +176,6 @@ class CheckedComponents:
         self.counts["cut"] += length < whole
         source = path[: length + 1] if self.states is not None and length else None
         if source is not None:
-            self.checkpoints[source] = True, self.uses
             self.counts["states found"] += 1
         self.readers.append(Reader(lease, path, source, self._first_seen(length)))
 
@@ -219,7 +216,6 @@ class CheckedComponents:
         reader.own |= first_state
         self._follow(room_for_state=first_state and not free)
         if first_state:
-            self._use(reader.source)
             reader.source = None
         return True
 
@@ -245,11 +241,10 @@ class CheckedComponents:
         if self.states is None or not reader.own:
             return
         if path in self.checkpoints:
-            self._use(path)
-        elif room or not goes_on:
+            return
+        if room or not goes_on:
             self.counts["states left"] += 1
-            self.checkpoints[path] = False, 0
-            self._use(path)
+            self.checkpoints.add(path)
             reader.own = goes_on
             self._follow(room_for_state=goes_on and not free)
             self._move()
@@ -267,7 +262,6 @@ class CheckedComponents:
     def release(self, reader: Reader) -> None:
         reader.lease.release()
         self.readers.remove(reader)
-        self._use(reader.source)
 
     def pin(self, tokens: list[int], namespace: str) -> None:
         path = (namespace, *tokens)
@@ -283,8 +277,6 @@ class CheckedComponents:
     def unpin(self, pinned: Pinned) -> None:
         self.cache.unpin(pinned.pin.id)
         self.pins.remove(pinned)
-        if self.states is not None:
-            self._use(pinned.path)
 
     def discard(self, tokens: list[int], namespace: str, keep: int) -> None:
         self.cache.discard(np.array(tokens, dtype=np.int32), namespace, keep)
@@ -347,8 +339,7 @@ class CheckedComponents:
             lease.commit(upto)
             self.there |= self.names(path, start, upto)
             lease.checkpoint(goes_on=False)
-            self.checkpoints.setdefault(path, (False, 0))
-            self._use(path)
+            self.checkpoints.add(path)
             self.counts["states read"] += 1
         lease.release(used=False)
 
@@ -392,7 +383,7 @@ class CheckedComponents:
 
     def _verify_states(self, states: StateSlots) -> None:
         found = {path: states.at[node] for node, path in self.nodes() if node in states.at}
-        same("checkpoints", (set(found), len(states.at)), (set(self.checkpoints), len(found)))
+        same("checkpoints", (set(found), len(states.at)), (self.checkpoints, len(found)))
         same("states", {path: self.state_memory[slot] for path, slot in found.items()},
              {path: path for path in found})  # fmt: skip
         locked, private = self.locked_checkpoints(), sum(each.own for each in self.readers)
@@ -426,7 +417,7 @@ class CheckedComponents:
             same("what it sees", seen, reader.paths(first, length))
 
     def _follow(self, *, room_for_state: bool = False) -> None:
-        """What went was free to go: ends of paths, and checkpoints in their order."""
+        """What went was free to go: ends of paths, and one checkpoint for a state."""
         there = set().union(
             *(self.names(path, node.start, node.end - node.absent) for node, path in self.nodes())
         )
@@ -438,22 +429,15 @@ class CheckedComponents:
         now = {path for node, path in self.nodes() if node in self.states.at}
         gone = {path for path in self.checkpoints if self.name(path, len(path) - 2) not in there}
         same("checkpoints of what is gone", gone & now, set())
-        for path in gone:
-            del self.checkpoints[path]
-            room_for_state = False  # of which it may have had its room
+        self.checkpoints -= gone
+        room_for_state &= not gone  # of which it may have had its room
         self.counts["states with their tokens"] += len(gone)
         locked = self.locked_checkpoints()
-        lost = set(self.checkpoints) - now
+        lost = self.checkpoints - now
         if room_for_state or lost:
-            first = min(set(self.checkpoints) - locked, key=self._rank)
-            same("the checkpoint that goes", (lost, room_for_state), ({first}, True))
-            del self.checkpoints[first]
+            same("those that go", (len(lost), lost & locked, room_for_state), (1, set(), True))
+            self.checkpoints -= lost
             self.counts["states evicted"] += 1
-
-    def _rank(self, path: Path) -> float:
-        assert self.states is not None
-        found, use = self.checkpoints[path]
-        return use + found * (self.states.capacity + 0.5)
 
     def _take_dropped(self) -> None:
         for stored in self.places:
@@ -489,11 +473,6 @@ class CheckedComponents:
                     continue
                 there = [None if at == EMPTY else self.state_memory[at] for at in sources]
                 self.state_memory |= dict(zip(slots, there, strict=True))
-
-    def _use(self, path: Path | None) -> None:
-        if path is not None:
-            self.uses += 1
-            self.checkpoints[path] = self.checkpoints[path][0], self.uses
 
     def _in_window(self, slot: int) -> Path:
         return self.window_memory[self.window_slot[slot]]

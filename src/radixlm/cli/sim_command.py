@@ -33,6 +33,7 @@ _SAME = (
     *("chunked_prefill_size", "max_running_requests", "max_queued_requests", "context_length"),
     *("schedule_conservativeness", "max_pinned_tokens", "disable_radix_cache"),
     *("disk_write_policy", "disk_block_tokens"),
+    *("max_mamba_cache_size", "state_checkpoint_interval"),
 )
 # Where neither a flag nor a model says how large the pool is.
 _POOL = 100_000

@@ -53,7 +53,7 @@ class EngineCore:
         journal: Journal | None = None,
         tiering: Tiering | None = None,
     ) -> None:
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self.cache = cache
         self._runner = runner
         self._takes_grammars = masks is not None
@@ -69,30 +69,30 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self._scheduler.has_work
+        return self.scheduler.has_work
 
     @property
     def waiting(self) -> int:
         """Requests that wait."""
-        return len(self._scheduler.waiting)
+        return len(self.scheduler.waiting)
 
     def add(self, request: GenerateRequest, *, waited: float = 0.0) -> None:
         """Queue a request that came `waited` seconds ago, or raise InvalidRequestError."""
         if request.constraint is not None and not self._takes_grammars:
             raise InvalidRequestError("this engine follows no grammars", param="grammar")
-        self._scheduler.add(request, waited=waited)
+        self.scheduler.add(request, waited=waited)
         self.outputs.add(request)
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; its last output, or None when it is not under way."""
-        output = self._scheduler.abort(request_id)
+        output = self.scheduler.abort(request_id)
         self.check_idle()
         return self.outputs.complete(output) if output else None
 
     def step(self) -> list[RequestOutput]:
         """One forward pass and what it means for every request in it."""
-        held = self.outputs.held(self._scheduler.running)
-        batch = self.outputs.with_masks(self._scheduler.schedule(held))
+        held = self.outputs.held(self.scheduler.running)
+        batch = self.outputs.with_masks(self.scheduler.schedule(held))
         self.stuck = not batch.rows
         if self.stuck:
             return []
@@ -100,7 +100,7 @@ class EngineCore:
         with timing:
             result = self._runner.execute(batch)
         grown = self.outputs.take(batch, result)
-        outputs = self._scheduler.update(batch, result, grown)
+        outputs = self.scheduler.update(batch, result, grown)
         self._steps += 1
         self._kv_bytes_read += result.kv_bytes_read
         self._kv_bytes_of_rows += result.kv_bytes_of_rows
@@ -134,13 +134,13 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         usage = self.cache.usage()
-        counters = self._scheduler.counters
+        counters = self.scheduler.counters
         tree = self.cache.tree.stats
         return EngineStats(
             **{name: getattr(counters, name) for name in _COUNTED},
             hit_rate=counters.cached_tokens / max(counters.prompt_tokens, 1),
-            running=len(self._scheduler.running),
-            waiting=len(self._scheduler.waiting),
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
             kv_capacity=self.cache.capacity,
             kv_free=usage.free,
             kv_private=usage.private,

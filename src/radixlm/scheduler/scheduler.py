@@ -74,7 +74,7 @@ class Scheduler:
         self.counters = Counters()
         self.tiers = tiers
         self._short_length = short_length
-        self._checkpoints = Checkpoints(room, checkpoint_interval)
+        self.checkpoints = Checkpoints(room, checkpoint_interval)
 
     @property
     def running(self) -> Collection[RequestState]:
@@ -185,7 +185,7 @@ class Scheduler:
 
     def _plan(self, held: Container[str], *, admits: bool) -> Plan:
         """Plan which running requests go on in this step, which may admit others, or not."""
-        self._checkpoints.place(self._running.values())
+        self.checkpoints.place(self._running.values())
         prompts = self._prompts()
         decoding = [s for name, s in self._running.items() if s.decodes and name not in held]
         first = self._first_prompt(prompts, admits=admits) if len(self.fairness) > 1 else None
@@ -307,7 +307,7 @@ class Scheduler:
         state.computed = state.kept = lease.cached
         state.prefill_end = state.n_tokens
         state.branch = self.waiting_room.match(state).agreed.length
-        self._checkpoints.place([state])
+        self.checkpoints.place([state])
         slots = lease.extend(min(state.wanted, budget))
         if slots is None:
             state.computed = 0
@@ -374,7 +374,7 @@ class Scheduler:
         """Give back the lease and the row of a running request."""
         lease = state.running_lease
         self.waiting_room.stop_computing(state, lease.committed)
-        self._checkpoints.leave(state)
+        self.checkpoints.leave(state)
         lease.release()
         state.lease = None
         state.remaps = []

@@ -10,12 +10,19 @@ from radixlm.scheduler.waiting import WaitingRoom
 
 # A copy of a state costs more than so few tokens that are computed again.
 LEAST_BETWEEN = 16
+# Tokens that scans take at a time: a state at a multiple has the same bits however it came.
+CHUNK = 64
+# Chunks before a new prompt's last one; so the second that shares it finds most of it.
+TOWARDS_END = (0, 1, 2, 3, 4, 8, 16, 32)
 
 
 class Checkpoints:
     """Chooses where running requests stop and leave a checkpoint:
 
         before the last token    for the same prompt again: the last one's logits are wanted
+        towards the prompt's end where prompts part that nobody knows of yet: at the last multiple
+                                 of 64 tokens; where most of it is new, at those before that, ever
+                                 further apart
         a branch                 where the cache's tokens part from the prompt and no state is kept;
                                  where the prompts that wait for this one part from it
         a breakpoint             what is to be kept of a prompt must end where a match can
@@ -33,20 +40,27 @@ class Checkpoints:
     def place(self, states: Iterable[RequestState]) -> None:
         """Set where each of these stops next. O(1) for each, amortised, once it runs."""
         for state in states if self.active else ():
-            state.stop = min(self._places(state), default=maxsize)
+            state.stop = min(self.places(state), default=maxsize)
 
-    def _places(self, state: RequestState) -> Iterator[int]:
+    def places(self, state: RequestState) -> Iterator[int]:
+        """Places where a running request could leave one next, in any order."""
         done, cache = state.computed, self._room.cache
         if self._interval:
             yield done - done % self._interval + self._interval
         last = cache.round_down(state.prefill_end - 1)
         if done < last:
-            yield last
             ends = (cache.round_down(each.tokens) for each in state.request.breakpoints)
             yield from (end for end in ends if done < end < last)
             least = max(state.kept + LEAST_BETWEEN, done + 1)
-            branches = state.branch, self._room.first_shared(state, least)
-            yield from (at for at in branches if least <= at < last)
+            known = state.branch, self._room.first_shared(state, least)
+            yield last
+            yield from (at for at in known if least <= at < last)
+            near = TOWARDS_END if 2 * state.branch < last else TOWARDS_END[:1]
+            for place in (cache.round_down((last // CHUNK - before) * CHUNK) for before in near):
+                if least <= place < last and not any(
+                    place <= at < place + LEAST_BETWEEN for at in known
+                ):
+                    yield place
 
     def leave(self, state: RequestState) -> None:
         """Leave one where a request ends that runs no more, if all of it is in the cache."""

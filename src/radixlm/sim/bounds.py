@@ -4,6 +4,7 @@ requests were admitted.
     no limit      a cache that keeps everything
     clairvoyant   the tokens that are used again soonest are kept; a policy that sees the future
     knowable      what is kept is judged by its class alone, whose reuse ages are known in advance
+    placement     of models with states: the best places for checkpoints, see state_bounds
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ import numpy.typing as npt
 from radixlm.cache.policies.reuse_ages import BINS, EDGES, bin_of, worths
 from radixlm.core.keys import Key
 from radixlm.formats.trace_lines import PrefixHasher
+from radixlm.sim.state_bounds import placed
 
 NO_LIMIT, CLAIRVOYANT, KNOWABLE = "no limit", "clairvoyant", "knowable"
+PLACEMENT = "placement"
 # Units that a history keeps at most; beyond it they are made twice as long.
 _MOST_UNITS = 2**21
 # Classes: hits, turns, and lengths in steps of half a power of two.
@@ -69,17 +72,23 @@ class History:
             self.noted = [_Noted(each.prefixes[1::2].copy(), each.prompt) for each in self.noted]
             self._units = sum(each.prefixes.size for each in self.noted)
 
-    def bounds(self, capacity: int) -> dict[str, float]:
-        """Hit rates by name, for a pool of `capacity` tokens; empty without requests."""
+    def bounds(self, capacity: int, states: int = 0) -> dict[str, float]:
+        """Hit rates by name, for a pool of `capacity` tokens, and of `states` where a model has
+        some; empty without requests.
+        """
         if not self.noted:
             return {}
         paths = _Paths(self)
         room = capacity // self.unit
-        hits = {
+        hits: dict[str, float] = {
             KNOWABLE: _knowable(paths, room),
             CLAIRVOYANT: _clairvoyant(paths, room),
             NO_LIMIT: _clairvoyant(paths, sum(paths.sizes)),
         }
+        if states:
+            hits[PLACEMENT] = min(
+                placed(paths.sizes, paths.accesses, states - 1), hits[CLAIRVOYANT]
+            )
         return {
             name: round(self.unit * units / self.prompt_tokens, 6) for name, units in hits.items()
         }

@@ -44,8 +44,8 @@ class Outcome:
     step. duration_s: of the trace, by the virtual clock. wall_s: what the run itself took. bounds:
     hit rates beside which this one stands, by their names, see bounds; of replicas, as if their
     pools were one. imbalance: tokens that the replica with most of them computed, over the mean.
-    stored_computed_tokens, unwritten_tokens, dropped_tokens: with a disk, see DiskLosses. What
-    has a default is not known of a server that runs, see live.
+    stored_computed_tokens, unwritten_tokens, dropped_tokens: with a disk, see DiskLosses.
+    no_state_tokens: see Replay. What has a default is not known of a server that runs, see live.
     """
 
     trace: str
@@ -76,6 +76,7 @@ class Outcome:
     stored_computed_tokens: int = 0
     unwritten_tokens: int = 0
     dropped_tokens: int = 0
+    no_state_tokens: int = 0
     retractions: int = 0
     steps: int = 0
     imbalance: float = 1.0
@@ -112,6 +113,7 @@ def measure(run: SimRun, done: Callable[[], object] = lambda: None) -> Done:
         [getattr(each, name) for each in stats]
         for name in ("prompt_tokens", "cached_tokens", "computed_tokens")
     )
+    states = run.config.max_mamba_cache_size or 0
     seconds, mean = replay.seconds, sum(computed) / len(computed)
     outcome = Outcome(
         trace=run.source.name,
@@ -137,10 +139,11 @@ def measure(run: SimRun, done: Callable[[], object] = lambda: None) -> Done:
         stored_computed_tokens=scale * sum(each.stored_computed for each in losses),
         unwritten_tokens=scale * sum(each.unwritten for each in losses),
         dropped_tokens=scale * sum(each.dropped for each in losses),
+        no_state_tokens=scale * replay.no_state_tokens,
         retractions=sum(each.retractions for each in stats),
         steps=sum(each.steps for each in stats),
         imbalance=round(max(computed) / mean, 3) if mean else 1.0,
-        bounds=replay.history.bounds(replay.capacity),
+        bounds=replay.history.bounds(replay.capacity, run.replicas * states),
         wall_s=wall_s,
     )
     return Done(outcome, problems)

@@ -11,6 +11,7 @@ from math import inf
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import InvalidRequestError
+from radixlm.core.misses import MissReason
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore, Limits
@@ -32,7 +33,8 @@ def scaled(config: EngineConfig, scale: int) -> EngineConfig:
         return config
     sizes = {name: max(size // scale, 2) for name in _SIZES if (size := getattr(config, name))}
     budget = max(config.chunked_prefill_size // scale, LEAST_BUDGET)
-    return replace(config, **sizes, chunked_prefill_size=budget)
+    interval = config.state_checkpoint_interval // scale
+    return replace(config, **sizes, chunked_prefill_size=budget, state_checkpoint_interval=interval)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +69,9 @@ class Replay:
     without a time go on at once. scale: tokens that one of a prompt stands for. problems: gets the
     calls that the engine refuses. disk: a tier below the pool. replicas: how many; routing: which
     of them takes a call. done: called after each call. calls: that were answered. generated: tokens
-    of their answers. history: what was asked for, in order.
+    of their answers. cached: tokens that
+    each found, in the order of their first tokens. no_state_tokens: of prompts, cached but computed
+    again as no state is kept. history: what was asked for, in order.
     """
 
     def __init__(
@@ -85,7 +89,8 @@ class Replay:
     ) -> None:
         config = scaled(config, scale)
         self.times = Times()
-        self.calls = self.generated = 0
+        self.calls = self.generated = self.no_state_tokens = 0
+        self.cached: list[int] = []
         self._problems = problems
         self._users = users
         self._done = done
@@ -210,6 +215,9 @@ class Replay:
             self.routing.began(name)
             call = under_way.call
             self.history.note(call.prompt, call.answer, call.namespace)
+            self.cached.append(output.cached_tokens)
+            if output.miss is not None and output.miss.reason is MissReason.NO_STATE:
+                self.no_state_tokens += output.miss.evicted
             if machine.disk is not None and output.miss is not None:
                 namespace = call.namespace.packed()
                 machine.disk.losses.asked(call.prompt, namespace, output.miss)

@@ -30,7 +30,8 @@ _ANY = 2**31
 class Machine:
     """Steps by its own clock.
 
-    config: in tokens that each stand for `scale`; kv_tokens is needed. coming: when something comes
+    config: in tokens that each stand for `scale`; kv_tokens is needed, and the model carries states
+    where max_mamba_cache_size is given. coming: when something comes
     from outside, by the clock. disk: None without one.
     """
 
@@ -52,7 +53,8 @@ class Machine:
         context = config.context_length or _ANY
         pins = resolve_pin_budget(config, capacity, context)
         policy = make_policy(config.eviction_policy)
-        cache = make_cache(config, policy, capacity, pins, self.clock)
+        states = config.max_mamba_cache_size or 0
+        cache = make_cache(config, policy, capacity, pins, self.clock, states=states)
         self.limits = Limits(context, cache.largest_request, _ANY)
         self.disk = SimDisk(self.clock, config, disk, scale) if disk is not None else None
         tiering = None if self.disk is None else self.disk.tiering

@@ -26,7 +26,7 @@ _FIGURES = (
     *(("output_tokens_per_s", "out tok/s"), ("evicted_tokens", "evicted")),
     *(("restored_tokens", "restored"), ("stored_computed_tokens", "not read")),
     *(("unwritten_tokens", "not written"), ("dropped_tokens", "dropped")),
-    ("retractions", "retracted"),
+    *(("no_state_tokens", "no state"), ("retractions", "retracted")),
 )
 _OF_FLEETS = ("imbalance", "most/mean")
 

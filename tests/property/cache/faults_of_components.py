@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from radixlm.cache import RadixCache, RadixTree
 from radixlm.cache import cache as cache_module
+from radixlm.cache.components.reuse_chances import ReuseChances
 from radixlm.cache.components.states import StateHold, StateSlots
 from radixlm.cache.components.window_hold import Window, WindowHold
 from radixlm.cache.places.stored_parts import StoredParts
@@ -123,20 +124,26 @@ def states_give_the_reason_of_windows(cut, self, match):
 
 @fault
 def a_checkpoint_is_not_locked_on_use(patch: Patch) -> None:
-    lock, unlock = StateSlots.lock, StateSlots.unlock
-    pinned: list[int] = []
+    hold, extend, release = StateSlots.hold, StateHold.extend, StateHold.release
+    holders: dict[StateHold, StateSlots] = {}
 
-    def only_for_pins(self, slots, *, found=False):
-        if not found:
-            lock(self, slots)
-            pinned.extend(slots.tolist())
+    def unlocked(self, *args):
+        made = hold(self, *args)
+        self.unlock(made.source, used=False)
+        holders[made] = self
+        return made
 
-    def if_locked(self, slots, *, used=True):
-        if all(slot in pinned for slot in slots.tolist()):
-            unlock(self, slots, used=used)
+    def locked_only(call):
+        def locked(self, *args, **named):
+            holders[self].lock(self.source)
+            call(self, *args, **named)
+            holders[self].unlock(self.source, used=False)
 
-    patch.setattr(StateSlots, "lock", only_for_pins)
-    patch.setattr(StateSlots, "unlock", if_locked)
+        return locked
+
+    patch.setattr(StateSlots, "hold", unlocked)
+    patch.setattr(StateHold, "extend", locked_only(extend))
+    patch.setattr(StateHold, "release", locked_only(release))
 
 
 @around(StateSlots, "split")
@@ -176,21 +183,25 @@ def a_copy_outlives_its_slot(_set, self, slot):
     self._free.append(slot)
 
 
-@around(StateSlots, "evict")
-def the_checkpoint_used_last_goes(evict, self):
-    before = self._ranks
-    self._ranks = [-use for use in before]
-    evict(self)
-    self._ranks = before
+@around(StateSlots, "worth")
+def the_checkpoint_that_is_worth_most_goes(worth, self, slot):
+    return -worth(self, slot)
 
 
-@around(StateSlots, "evict")
-def a_checkpoint_that_a_lease_began_with_goes_as_early(evict, self):
-    before = self._ranks
-    pairs = zip(before, self._found, strict=True)
-    self._ranks = [use - self._bonus * found for use, found in pairs]
-    evict(self)
-    self._ranks = before
+@around(StateSlots, "worth")
+def checkpoints_go_by_their_last_use_alone(_worth, self, slot):
+    """sglang #36935: of a long prompt those go first that others would begin with."""
+    return self.last_use(slot)
+
+
+@around(ReuseChances, "of")
+def all_checkpoints_are_as_likely_to_be_used(_of, _self, _node, _uses):
+    return 0.5
+
+
+@around(StateSlots, "use")
+def uses_are_not_counted(_use, _self, _slot):
+    pass
 
 
 @around(StateHold, "checkpoint")

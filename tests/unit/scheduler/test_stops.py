@@ -39,7 +39,7 @@ def serve(made: Bench, *prompts: list[int], max_tokens: int = 4) -> list[Request
 def test_before_the_last_token_and_at_the_end() -> None:
     made = bench()
     serve(made, LONG)
-    assert ends(made) == [99, 103]
+    assert ends(made) == [64, 99, 103]
     assert serve(made, LONG)[0].cached_tokens == 99
 
 
@@ -140,3 +140,36 @@ def test_random_requests(policy: str, seed: int) -> None:
         assert list(found.token_ids) == made.expected(requests[name])
     usage = made.cache.components[0].usage()
     assert (usage.private, usage.locked) == (0, 0)
+
+
+def test_towards_the_end_of_a_new_prompt_and_at_its_last_chunk_alone_where_more_is_known() -> None:
+    made = bench(capacity=2_048, budget=512, states=32)
+    new = [number * 11 % 61 for number in range(700)]
+    serve(made, new)
+    assert ends(made) == [128, 384, 448, 512, 576, 640, 699, 703]
+    serve(made, [*new, *range(300)])
+    assert ends(made)[-4:] == [703, 960, 999, 1003]
+
+
+@pytest.mark.parametrize("shared", [150, 160])
+def test_the_second_of_some_that_share_a_prefix_finds_it_wherever_it_ends(shared: int) -> None:
+    """vllm #45238: a prefix shorter by some tokens, and 63 of 64 requests found nothing."""
+    made = bench(capacity=4_096, budget=512, states=64)
+    prefix = [number * 7 % 60 for number in range(shared)]
+    found = [
+        serve(made, [*prefix, *[place * 7 % 59 for place in range(number, number + 70)]])[0]
+        for number in range(64)
+    ]
+    cached = [output.cached_tokens for output in found]
+    assert cached[0] == 0
+    assert all(each >= 128 for each in cached[1:])
+    assert cached[2:].count(shared) >= 60
+
+
+@pytest.mark.parametrize("suffix", [1, 2, 40, 63, 64, 65, 129, 200])
+def test_of_a_shared_prompt_all_but_a_chunk_is_found_whatever_follows(suffix: int) -> None:
+    """sglang #22935: with 64 tokens and more after it nothing was found."""
+    made = bench(capacity=4_096, budget=512, states=64)
+    prefix = [number * 13 % 60 for number in range(1_000)]
+    serve(made, [*prefix, *suffix * [3]])
+    assert (serve(made, [*prefix, *suffix * [4]])[0].cached_tokens or 0) > 1_000 - 64

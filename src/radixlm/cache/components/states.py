@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from radixlm.cache.components.component import Component, ComponentHold, CutMatch
+from radixlm.cache.components.reuse_chances import ReuseChances
 from radixlm.cache.radix.conservation import Usage
 from radixlm.cache.radix.node import NO_SLOTS, Match, TreeNode
 from radixlm.cache.radix.observer import TreeObserver
@@ -19,6 +20,8 @@ from radixlm.core.misses import MissReason
 
 # What one request needs to begin: the checkpoint that it was found with, and a state of its own.
 ALONE = 2
+# Those that make room are looked for together, one of sixteen slots.
+_AT_ONCE = 16
 
 
 class StateSlots(Component, TreeObserver):
@@ -33,8 +36,9 @@ class StateSlots(Component, TreeObserver):
     another if it goes on; without room for that it leaves none.
 
     A node with a checkpoint keeps its end: it neither grows nor joins its child. When tokens at its
-    end are evicted, so is the checkpoint. When there is no room, the unlocked one goes that was
-    used longest ago; those that a lease began with count as used `capacity` uses later.
+    end are evicted, so is the checkpoint. When there is no room, the unlocked one goes that is
+    worth least: the tokens back to the one above it, which its absence would cost, by the chance
+    that it is used again (see ReuseChances) and by its age.
 
     Used by one thread, the cache's.
     """
@@ -50,11 +54,11 @@ class StateSlots(Component, TreeObserver):
         self.at: dict[TreeNode, int] = {}
         self._tree = tree
         self._node: dict[int, TreeNode] = {}  # by slot
-        # Of each slot when it was used last; where a lease began with it, so much later.
-        self._ranks = [0.0] * capacity
-        self._found = [False] * capacity
-        self._bonus = capacity + 0.5
+        # Of each slot: when it was used last, and how often a lease went on from it.
+        self._last, self._found = [0] * capacity, [0] * capacity
         self._uses = 0
+        self._chances = ReuseChances()
+        self._to_go: list[tuple[float, int]] = []  # (worth, slot), the least last
         self._free = list(range(capacity))[::-1]
         self._copies: dict[int, int] = {}  # from where, by slot
         tree.watch(self)
@@ -107,13 +111,6 @@ class StateSlots(Component, TreeObserver):
 
     # What leases do, see StateHold
 
-    def lock(self, slots: Slots, *, found: bool = False) -> None:
-        """One lock more on checkpoints. found: a lease begins with them."""
-        super().lock(slots)
-        for slot in slots.tolist() if found else ():
-            self._found[slot] = True
-            self._rank(slot)
-
     def unlock(self, slots: Slots, *, used: bool = True) -> None:
         mine = self._unlock(slots)
         for slot in mine.tolist() if used else ():
@@ -159,10 +156,13 @@ class StateSlots(Component, TreeObserver):
     def use(self, slot: int) -> None:
         """A checkpoint is used now, or would have been left by one more."""
         self._uses += 1
-        self._rank(slot)
+        self._last[slot] = self._uses
 
-    def _rank(self, slot: int) -> None:
-        self._ranks[slot] = self._uses + self._bonus * self._found[slot]
+    def found(self, source: Slots) -> None:
+        """A lease goes on from a checkpoint."""
+        for slot in source.tolist():
+            self._chances.used(self._node[slot], self._found[slot])
+            self._found[slot] += 1
 
     def take_moves(self) -> dict[str, Any]:
         """States to be copied; their sources may be other states' slots by now."""
@@ -177,20 +177,47 @@ class StateSlots(Component, TreeObserver):
     # Room
 
     def evict(self) -> None:
-        """Give up the unlocked checkpoint that goes first. O(capacity). Raises CacheError."""
-        first = self.first(1)
-        if not first:
-            raise CacheError("all checkpoints of states are locked")
-        [node] = first
+        """Give up the unlocked checkpoint that is worth least. O(capacity), amortised over as many
+        as are looked for at once. Raises CacheError.
+        """
+        while True:
+            if not self._to_go:
+                self._look_for_some()
+            worth, slot = self._to_go.pop()
+            node = self._node.get(slot)
+            if node is not None and not self.locks[slot] and self.worth(slot) <= worth:
+                break
         self.evicted += 1
+        self._chances.gone(node, self._found[slot])
         self._give_up(node)
         self._tree.changed(node)
         self._tree.merge(node)
 
     def first(self, most: int) -> list[TreeNode]:
-        """The nodes of up to `most` unlocked checkpoints, those that go first first."""
+        """The nodes of up to `most` unlocked checkpoints, those that are worth least first."""
         slots = [slot for slot in self._node if not self.locks[slot]]
-        return [self._node[slot] for slot in nsmallest(most, slots, key=self._ranks.__getitem__)]
+        return [self._node[slot] for slot in nsmallest(most, slots, key=self.worth)]
+
+    def _look_for_some(self) -> None:
+        """Find those that go next. What raises one's worth later keeps it."""
+        worths = [(self.worth(slot), slot) for slot in self._node if not self.locks[slot]]
+        if not worths:
+            raise CacheError("all checkpoints of states are locked")
+        self._to_go = nsmallest(1 + self.capacity // _AT_ONCE, worths)[::-1]
+
+    def last_use(self, slot: int) -> float:
+        """The use of a checkpoint that was the last, as uses are counted."""
+        return self._last[slot]
+
+    def worth(self, slot: int) -> float:
+        """The tokens that would be computed again without it, times the chance of that."""
+        node = self._node[slot]
+        above = node.parent
+        while above is not None and above.parent is not None and above not in self.at:
+            above = above.parent
+        tokens = node.end - (0 if above is None else above.end)
+        chance = self._chances.of(node, self._found[slot])
+        return tokens * chance / (self._uses - self._last[slot] + 1)
 
     def changed(self, node: TreeNode) -> None:
         if node in self.at and node.absent:
@@ -208,7 +235,7 @@ class StateSlots(Component, TreeObserver):
         if self.locks[slot]:
             raise CacheError(f"state slot {slot} is freed that is locked")
         del self._node[slot]
-        self._found[slot] = False
+        self._found[slot] = 0
         self._set_free(slot)
 
     def _set_free(self, slot: int) -> None:
@@ -233,7 +260,7 @@ class StateHold(ComponentHold):
         self._states = states
         self.source = source
         self.slot = slot
-        states.lock(self.source, found=True)
+        states.lock(self.source)
 
     def takes(self, first: int, stop: int) -> int:
         return int(self.slot is None and first < stop)
@@ -241,6 +268,7 @@ class StateHold(ComponentHold):
     def extend(self, first: int, stop: int, _slots: Slots) -> None:
         if self.takes(first, stop):
             self.slot = self._states.give(self.source)
+            self._states.found(self.source)
             self._let_go(used=True)
 
     def row_fields(self) -> dict[str, Any]:

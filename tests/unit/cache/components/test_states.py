@@ -161,18 +161,62 @@ def test_a_node_may_join_its_child_once_its_checkpoint_is_given_up() -> None:
     check(cache)
 
 
-def test_those_that_a_lease_began_with_stay_longer_but_not_for_ever() -> None:
-    cache, _ = make(states=4)
+def left_of(cache: RadixCache, *kinds: int) -> set[int]:
+    """Which of the prompts [kind, 5, ...] have a checkpoint after two tokens."""
+    return {kind for kind in kinds if cache.match([kind, 5, 0]).length}
+
+
+def test_a_branch_outlives_prompts_that_nobody_asked_for_again() -> None:
+    cache, _ = make(states=4, capacity=400)
     for kind in (1, 2, 3):
         serve(cache, [kind, 5, 5], 2)
     assert serve(cache, [1, 5, 6]) == 2
-    serve(cache, [4, 5, 5], 2)
-    serve(cache, [6, 5, 5], 2)
-    left = {kind for kind in (1, 2, 3, 4, 6) if cache.match([kind, 5, 0]).length}
-    assert left == {1, 4, 6}
-    for kind in range(7, 13):
+    for kind in (4, 6, 7):
         serve(cache, [kind, 5, 5], 2)
-    assert cache.match([1, 5, 0]).length == 0
+    assert left_of(cache, 1, 2, 3) == {1}
+
+
+def test_what_a_chat_has_left_behind_goes_before_where_it_is() -> None:
+    cache, states = make(states=4, capacity=400)
+    chat = list(range(100, 130))
+    for end in (10, 20, 30):
+        assert serve(cache, chat[:end], end) == end - 10
+    serve(cache, [*range(20)], 20)
+    assert [node.end for node in states.at] == [20, 30, 20]
+    serve(cache, [*range(50, 70)], 20)
+    assert cache.match([*chat, 0]).length == 30
+
+
+def test_what_is_used_or_would_be_left_once_more_is_as_new() -> None:
+    cache, _ = make(states=4, capacity=400)
+    for kind in (1, 2, 3):
+        serve(cache, [kind, 5], 2)
+    lease = cache.acquire([1, 5], max_match=0)
+    compute(lease, 2)  # evicts nothing: there is a slot for it
+    lease.checkpoint()
+    lease.release()
+    serve(cache, [4, 5], 2)
+    serve(cache, [6, 5], 2)
+    assert left_of(cache, 1, 2, 3) == {1}
+
+
+def test_of_a_long_prompt_checkpoints_stay_all_along_it() -> None:
+    """sglang #36935: the oldest, which others begin with, went first, and a fork found none."""
+    cache, _ = make(states=24, capacity=9_000)
+    prompts = [[kind, *range(800)] for kind in (1, 2, 3)]
+    for prompt in prompts:
+        serve(cache, prompt, *range(100, 801, 100), 801)
+    assert serve(cache, [*prompts[0][:450], 9, 9, 9]) >= 200
+
+
+def test_what_is_left_of_places_that_are_never_used_makes_room() -> None:
+    """Prompts under shared examples: that ends are never gone on from is learned."""
+    cache, _ = make(states=12, capacity=4_000)
+    examples = [[kind, *range(20)] for kind in range(8)]
+    for number in range(200):
+        serve(cache, [*examples[number % 8], 500 + number, 7], 21, 23)
+    found = [serve(cache, [*each, 999]) for each in examples]
+    assert found == [21] * 8
 
 
 def test_a_locked_checkpoint_never_goes_and_extend_says_that_there_is_no_room() -> None:

@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--tokens", type=int, default=64)
     options.add_argument("--device", default="cpu")
     options.add_argument("--read-together", action="store_true")
-    options.add_argument("--architecture", nargs="+", choices=ARCHITECTURES)
+    options.add_argument(
+        "--architecture", nargs="+", choices=sorted({*ARCHITECTURES, *parity_places.FAMILIES})
+    )
     options.add_argument("--fields", type=json.loads, default={}, metavar="JSON")
     options.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
     options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")

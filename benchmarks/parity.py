@@ -8,8 +8,8 @@
 
 --fields: of config.json, of all models. --read-together: every shared node is one read for all its
 rows, as it is in larger models; in these small ones it does not pay, and each row reads by itself.
-What is stored is read, however fast computing it would be. --places: models with windows, in every
-place, with one rank and two, cold, warm, restored, and after `kill -9`.
+What is stored is read, however fast computing it would be. --places: models with windows or states,
+in every place, with one rank and two, cold, warm, restored, and after `kill -9`.
 Ends in one JSON line.
 """
 
@@ -51,13 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--tokens", type=int, default=64)
     options.add_argument("--device", default="cpu")
     options.add_argument("--read-together", action="store_true")
-    options.add_argument("--architecture", nargs="+", choices=ARCHITECTURES)
+    options.add_argument(
+        "--architecture", nargs="+", choices=sorted({*ARCHITECTURES, *parity_places.FAMILIES})
+    )
     options.add_argument("--fields", type=json.loads, default={}, metavar="JSON")
     options.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
     options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
     options.add_argument("--first", type=int, default=0, help="of them; default: 0")
     options.add_argument("--tp-size", type=int, default=1, help="ranks; default: 1")
-    options.add_argument("--places", action="store_true", help="models with windows, by place")
+    options.add_argument("--places", action="store_true", help="windows and states, by place")
     args = options.parse_args(arguments)
     restoring.READING_TO_COMPUTING = 1_000_000
     setattr(restoring.Pace, "learn_computed", lambda *_: None)  # noqa: B010

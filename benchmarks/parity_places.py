@@ -1,4 +1,4 @@
-"""The same greedy tokens of models with windows, wherever their keys and values are stored."""
+"""The same greedy tokens of models with windows or states, wherever these are stored."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 from benchmarks.parity_settings import BLOCK, COPIES_TAKE, compared, settled
 from radixlm import Engine, Namespace, SamplingParams
 from radixlm.core.errors import ConfigError
+from radixlm.engine.engine_stats import EngineStats
+from radixlm.testing.hybrids import HYBRIDS
 from radixlm.testing.reference import Greedy
 
-FAMILIES = ("gemma3_text", "gpt_oss", "cohere2")
+FAMILIES = ("gemma3_text", "gpt_oss", "cohere2", *HYBRIDS)
 _PLACES = {"none": (), "host memory": ("host",), "disk": ("disk",), "both": ("host", "disk")}
 _NOTHING = "–"
 # A pool that holds all, and one that holds few prompts.
@@ -54,7 +56,7 @@ class _Model:
             on_disk = [{"disk_cache": str(disk / name), "disk_cache_gb": 0.1} for name in "ab"]
         writes = {"disk_write_policy": "all"} if "disk" in place else {}
         row: dict[str, object] = dict.fromkeys(("cold", "warm", "restored", "killed"), _NOTHING)
-        row |= {"window slots": _NOTHING, "held at rest": _NOTHING}
+        row |= {"slots": _NOTHING, "held at rest": _NOTHING}
         try:
             engine = Engine(str(self.folder), **flags, **_LARGE, **on_disk[0], **writes)
         except ConfigError:  # ranks have no places
@@ -63,7 +65,7 @@ class _Model:
         with engine:
             row["cold"] = f"{self.asked(engine)} of {n}"
             row["warm"] = f"{self.asked(engine)} of {n}"
-            row["window slots"] = engine.stats().swa_capacity
+            row["slots"] = engine.stats().swa_capacity + engine.stats().mamba_capacity
             row["held at rest"] = _held(engine)
         if place:
             row["restored"] = self._restored(place, flags | on_disk[0])
@@ -94,14 +96,20 @@ def _read(engine: Engine, place: tuple[str, ...]) -> bool:
 
 
 def _held(engine: Engine) -> int:
-    """Window slots that are held when nothing is copied any more; the others are all there."""
+    """Slots of windows or states that are held when nothing is copied any more; the others are all
+    there.
+    """
     end = time.monotonic() + COPIES_TAKE
-    while (stats := engine.stats()).swa_private + stats.swa_locked and time.monotonic() < end:
+    while (held := _taken(stats := engine.stats())) and time.monotonic() < end:
         time.sleep(0.01)
-    held = stats.swa_private + stats.swa_locked
-    assert held + stats.swa_free + stats.swa_evictable == stats.swa_capacity
+    there = stats.swa_free + stats.swa_evictable + stats.mamba_free + stats.mamba_evictable
+    assert held + there == stats.swa_capacity + stats.mamba_capacity
     assert stats.leaks == 0
     return held
+
+
+def _taken(stats: EngineStats) -> int:
+    return stats.swa_private + stats.swa_locked + stats.mamba_private + stats.mamba_locked
 
 
 def _writes(model: _Model, flags: dict[str, Any], begun: Connection) -> None:

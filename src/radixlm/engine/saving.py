@@ -13,7 +13,7 @@ from radixlm.cache.places.stored_parts import Blocks, StoredPart
 from radixlm.cache.radix.node import NO_SLOTS
 from radixlm.core.clock import Clock
 from radixlm.core.config import DiskWritePolicy
-from radixlm.core.keys import Key, Slots
+from radixlm.core.keys import Key, Slots, common_prefix
 from radixlm.core.moves import (
     NO_SLOT,
     NO_WINDOWS,
@@ -206,7 +206,8 @@ class Saving:
         there = self._tier.length_of(key, namespace)
         stored = self._tier.lock(key, namespace, there)
         saved = _Saved(blocks, lease, stored, start, there, NO_WINDOWS, NO_SLOTS)
-        fits = lease.cached == key.size and there >= start
+        before = there >= start or self._writes(namespace, path[:start])
+        fits = lease.cached == key.size and before
         if states is not None and key.size < path.size:
             saved.state = states.slot_of(lease.node)
             states.lock(saved.state)
@@ -226,6 +227,14 @@ class Saving:
                 self._begun += saved.reserved
                 return
         self._end(saved)
+
+    def _writes(self, namespace: Hashable, path: Key) -> bool:
+        """Whether a whole path is being written, so that what follows can be as well."""
+        under_way = (saved.blocks for saved in self.under_way.values())
+        return any(
+            each.namespace == namespace and common_prefix(each.tokens, path) == path.size
+            for each in under_way
+        )
 
     def _refused(self, blocks: Blocks, upto: int) -> None:
         """The block at `upto` can not be stored: there is no room, since others or the index take

@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from radixlm.core.config import DiskWritePolicy
+from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace, RequestOutput
 from radixlm.scheduler.restoring import FIRST_PAUSE
 from tests.disk_bench import BLOCK, READ_RATE, DiskBench
@@ -277,6 +278,21 @@ def test_a_disk_that_fails_is_not_written_again(caplog: pytest.LogCaptureFixture
     assert len(bench.disk.blocks) == blocks
     bench.time.advance(100)
     assert answer(bench, [*SHARED, 50]).cached_tokens == len(SHARED), "reads go on"
+
+
+def test_what_shares_a_beginning_is_written_at_a_stop_with_it() -> None:
+    """While that beginning is still being written."""
+    bench = DiskBench(200, write="evict")
+    prompts = [[*SHARED, 50, *range(60, 70)], [*SHARED, 51, *range(70, 80)]]
+    for prompt in prompts:
+        answer(bench, prompt)
+    bench.tiering.save_all()
+    while bench.disk.jobs:
+        bench.work()
+    for prompt in prompts:
+        whole = len(prompt) - len(prompt) % BLOCK
+        assert bench.tier.length_of(as_key(prompt), Namespace()) == whole
+    assert bench.tier.usage().private == bench.tier.usage().locked == 0
 
 
 def test_all_is_written_at_a_stop() -> None:

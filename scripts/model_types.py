@@ -44,8 +44,13 @@ _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "cohere_compass": {"text_config": _ROPES},
     "cohere_compass_text": _ROPES,
     "dbrx": {"attn_config": {"rope_theta": 500_000.0, "clip_qkv": 8}},
-    "deepseek_ocr2": {"text_config": {"num_experts_per_tok": 6}},
-    "deepseek_ocr2_text": {"num_experts_per_tok": 6},
+    "deepseek_ocr2": {
+        "text_config": {
+            "num_experts_per_tok": 6,
+            "moe_intermediate_size": 896,
+            "mlp_layer_types": ["dense"] + ["sparse"] * 31,
+        }
+    },
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
 }
 _LONGEST = 150

@@ -194,7 +194,7 @@ def _check_ropes(rope: Any) -> None:
 
 
 def _attention_of(source: Source) -> dict[str, Any]:
-    """What attention a model is made with: ours, in its text alone where that has a config."""
+    """The attention that a model is made with: ours, in its text alone where that has a config."""
     if source.attends:
         return {}
     apart = source.config is not source.text and "text_config" in source.config.sub_configs

@@ -44,6 +44,13 @@ _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "cohere_compass": {"text_config": _ROPES},
     "cohere_compass_text": _ROPES,
     "dbrx": {"attn_config": {"rope_theta": 500_000.0, "clip_qkv": 8}},
+    "deepseek_ocr2": {
+        "text_config": {
+            "num_experts_per_tok": 6,
+            "moe_intermediate_size": 896,
+            "mlp_layer_types": ["dense"] + ["sparse"] * 31,
+        }
+    },
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
 }
 _LONGEST = 150
@@ -53,8 +60,6 @@ _NOT_ALONE = {
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
     "paligemma": "tokens of its prompts see those after them",
-    "cosmos3_omni": "its tensors have names of their own",
-    "muse_spark": "its tokens have not been compared with those of transformers",
 }
 _BOTH = "it is an encoder and a decoder: its answers do not follow on prompts"
 

@@ -27,6 +27,9 @@ _EMBEDDING, _HEAD = (
 # Parts with embeddings of their own.
 _OTHERS = re.compile(r"(^|\.)(talker|code2wav|code_predictor|mtp|vision|visual|audio)")
 _LAYER = re.compile(r"((?:.*?\.)?)layers\.\d")
+# Parts of names that Cosmos 3 has from Diffusers.
+_DIFFUSERS = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "o_proj"}
+_DIFFUSERS |= {"norm_q": "q_norm", "norm_k": "k_norm"}
 _DECODER = re.compile(r"(layers\.\d|norm\.|embed_tokens\.)")
 
 
@@ -82,7 +85,8 @@ def text_names(names: Collection[str]) -> dict[str, str]:
         rest = name.removeprefix(prefix)
         # Beside other parts, whose names it would have to know.
         if name.startswith(prefix) and (prefix not in ("", "model.") or _DECODER.match(rest)):
-            made[name] = f"model.{kept}{rest}"
+            parts = (_DIFFUSERS.get(part, part) for part in rest.split("."))
+            made[name] = f"model.{kept}{'.'.join(parts)}"
     nearest = max((head[1] for head in heads), key=len, default="")
     return made | {head[0]: f"lm_head.{head[2]}" for head in heads if head[1] == nearest}
 

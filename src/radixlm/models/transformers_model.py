@@ -193,8 +193,12 @@ def _check_ropes(rope: Any) -> None:
         _check_ropes(of_some)
 
 
-def _attention_of(source: Source) -> dict[str, str]:
-    return {} if source.attends else {"attn_implementation": NAME}
+def _attention_of(source: Source) -> dict[str, Any]:
+    """The attention that a model is made with: ours, in its text alone where that has a config."""
+    if source.attends:
+        return {}
+    apart = source.config is not source.text and "text_config" in source.config.sub_configs
+    return {"attn_implementation": {"": NAME, "text_config": NAME} if apart else NAME}
 
 
 def register(library: Any) -> None:

@@ -15,7 +15,7 @@ from radixlm.testing.reference import fill, sizes_of
 _ONE = frozenset(
     ("num_hidden_layers", "depth", "num_layers", "encoder_layers", "layers", "num_global_layers")
 )
-_NARROW = frozenset(("intermediate_size", "encoder_ffn_dim", "mlp_dim"))
+_NARROW = frozenset(("out_hidden_size", "intermediate_size", "encoder_ffn_dim", "mlp_dim"))
 _TEXT = "text_config"
 
 
@@ -49,5 +49,9 @@ def make_whole(folder: Path, name: str, family: str, **fields: Any) -> Any:
 
 def _shortened(fields: dict[str, Any]) -> dict[str, Any]:
     """Configs of other parts, with a narrow layer each."""
-    small = dict.fromkeys(_ONE, 1) | dict.fromkeys(_NARROW, 64)
-    return fields | {name: small[name] for name, its in fields.items() if name in small and its}
+    small: dict[str, Any] = dict.fromkeys(_ONE, 1) | dict.fromkeys(_NARROW, 64)
+    if "depths" in fields:  # one for each layer
+        small.pop("num_hidden_layers")
+    made = {name: small[name] for name, its in fields.items() if name in small and its}
+    made |= {name: _shortened(its) for name, its in fields.items() if isinstance(its, dict)}
+    return fields | made | {name: fields[name][:1] for name in ("layer_types",) if fields.get(name)}

@@ -37,6 +37,16 @@ _STEP = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
 }
+_COSMOS = {"rope_parameters": _MROPE, "model_type": "qwen3_vl_text"}
+_MUSE = {name: its for name, its in _STEP.items() if name != "layer_types"}
+_MUSE |= {"moe_hidden_size": 32}
+_OCR = {
+    "mlp_layer_types": ["dense", "sparse", "sparse"],
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "num_key_value_heads": 4,
+}
 # No more layers, or wider ones, than a class allows.
 WHOLE: list[Any] = [
     ("internvl", "qwen2", {}),
@@ -59,6 +69,9 @@ WHOLE: list[Any] = [
     pytest.param("chameleon", "chameleon", {"vocabulary_map": _IMAGE}, marks=pytest.mark.slow),
     pytest.param("cohere_compass", "cohere_compass_text", _KINDS, marks=pytest.mark.slow),
     pytest.param("step3p7", "step3p5", _STEP, marks=pytest.mark.slow),
+    pytest.param("cosmos3_omni", "qwen3", _COSMOS, marks=pytest.mark.slow),
+    pytest.param("muse_spark", "muse_spark_text", _MUSE, marks=pytest.mark.slow),
+    pytest.param("deepseek_ocr2", "deepseek_ocr2_text", _OCR, marks=pytest.mark.slow),
 ]
 
 

@@ -76,6 +76,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         case "":
             make = _latents if "kv_lora_rank" in config else _heads
             config |= make(config, entries)
+        case "alone":
+            config |= _heads(config, entries) | _alone(config, entries)
         case kind:
             config |= _heads(config, entries) | _mixers(config, entries, kind)
     if family.unnormed:
@@ -104,6 +106,7 @@ def _states(entries: Entries) -> dict[str, Any]:
     return {
         "linear_value_head_dim": inner // heads,
         "mamba_d_head": inner // heads,
+        "mamba_head_dim": inner // heads,
         "mamba_expand": max(inner // entries.needed(LLM.EMBEDDING_LENGTH), 1),
     }
 
@@ -118,6 +121,23 @@ def _mixers(config: Mapping[str, Any], entries: Entries, kind: str) -> dict[str,
         "layer_types": ["full_attention" if its else kind for its in heads],
         "attn_layer_indices": [layer for layer, its in enumerate(heads) if its],
         "position_embedding_type": None,
+    }
+
+
+def _alone(config: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
+    """The kinds of layers by the tensors that they have; some have MLPs, others experts."""
+    tensors, sizes = entries.file.tensors, entries.each(LLM.FEED_FORWARD_LENGTH, least=0)
+    parts = {"moe": "ffn_gate_inp", "mlp": "ffn_up", "attention": "attn_q"}
+
+    def kind(layer: int) -> str:
+        found = (its for its, own in parts.items() if f"blk.{layer}.{own}.weight" in tensors)
+        return next(found, "mamba")
+
+    kinds = [kind(layer) for layer in range(config["num_hidden_layers"])]
+    wide = (size for its, size in zip(kinds, sizes, strict=False) if its == "mlp")
+    return {
+        "layers_block_type": kinds,
+        "intermediate_size": next(wide, 0) or config["intermediate_size"],
     }
 
 

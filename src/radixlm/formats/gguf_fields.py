@@ -30,7 +30,7 @@ class Family(NamedTuple):
     unnormed: with how many experts heads have no norm, of which files have no tensor.
     layered: what layers do not have alike: heads of their own sizes (sizes), how many heads of keys
         those with a window have (windows), or whether they have attention: by the name that
-        configs have for those without.
+        configs have for those without; or that each has one part alone (alone).
     """
 
     model_type: str
@@ -41,7 +41,7 @@ class Family(NamedTuple):
     log_scale: float = 1.0
     deep: int = 0
     unnormed: int = 0
-    layered: Literal["", "sizes", "windows", "conv", "mamba"] = ""
+    layered: Literal["", "sizes", "windows", "conv", "mamba", "alone"] = ""
 
 
 _LATENT = {
@@ -132,6 +132,7 @@ FAMILIES: Mapping[str, Family] = {
         fields={"turning": True},
         layered="mamba",
     ),
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), Family("nemotron_h", layered="alone")),
     "falcon-h1": Family("falcon_h1", fields={"mamba_norm_before_gate": False, **_NO_FACTORS}),
 }
 # Sizes that a file must have; those of which 0 means none; numbers of something, from 0.
@@ -150,16 +151,18 @@ SIZES = {
     LLM.EXPERT_FEED_FORWARD_LENGTH: ("moe_intermediate_size",),
     LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH: (
         *("shared_expert_intermediate_size", "shared_intermediate_size"),
+        "moe_shared_expert_intermediate_size",
     ),
     LLM.EXPERT_GROUP_COUNT: ("n_group",),
     LLM.EXPERT_GROUP_USED_COUNT: ("topk_group",),
     LLM.FULL_ATTENTION_INTERVAL: ("full_attention_interval",),
     ROPE.SCALING_ORIG_CTX_LEN: ("original_max_position_embeddings",),
     Keys.ShortConv.L_CACHE: ("conv_L_cache",),
-    SSM.CONV_KERNEL: ("linear_conv_kernel_dim", "mamba_d_conv"),
-    SSM.STATE_SIZE: ("linear_key_head_dim", "mamba_d_state"),
-    SSM.GROUP_COUNT: ("linear_num_key_heads", "mamba_n_groups"),
-    SSM.TIME_STEP_RANK: ("linear_num_value_heads", "mamba_n_heads"),
+    LLM.MOE_LATENT_SIZE: ("moe_latent_size",),
+    SSM.CONV_KERNEL: ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"),
+    SSM.STATE_SIZE: ("linear_key_head_dim", "mamba_d_state", "ssm_state_size"),
+    SSM.GROUP_COUNT: ("linear_num_key_heads", "mamba_n_groups", "n_groups"),
+    SSM.TIME_STEP_RANK: ("linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"),
     SSM.INNER_SIZE: ("mamba_d_ssm",),
 }
 COUNTS = {
@@ -172,7 +175,7 @@ COUNTS = {
     ),
     LLM.INTERLEAVE_MOE_LAYER_STEP: ("moe_layer_interval", "interleave_moe_layer_step"),
 }
-_EPSILON = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps")
+_EPSILON = ("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps", "layer_norm_epsilon")
 NUMBERS = {
     ATTENTION.LAYERNORM_EPS: _EPSILON,
     ATTENTION.LAYERNORM_RMS_EPS: _EPSILON,
@@ -205,8 +208,8 @@ TENSORS = {
     "exp_probs_b.bias": ("corrected", "use_expert_bias"),
     "ffn_down.bias": ("mlp_bias",),
     "shortconv.in_proj.bias": ("conv_bias",),
-    "ssm_conv1d.bias": ("mamba_conv_bias",),
-    "ssm_in.bias": ("mamba_proj_bias",),
+    "ssm_conv1d.bias": ("mamba_conv_bias", "use_conv_bias"),
+    "ssm_in.bias": ("mamba_proj_bias", "use_bias"),
     "ssm_norm.weight": ("mamba_rms_norm",),
 }
 SCORES: Mapping[int, str] = {

@@ -66,6 +66,8 @@ class Entries:
     def each(self, template: str, *, least: int = 1) -> list[int]:
         """Sizes of each layer."""
         layers, values = self.needed(LLM.BLOCK_COUNT), self.counts(template)
+        if layers > len(self.file.tensors):
+            raise self.file.wrong(self.key(LLM.BLOCK_COUNT), f"{layers}, more than tensors")
         values = values * layers if len(values) == 1 else values
         if len(values) != layers or min(values) < least:
             raise self.file.wrong(self.key(template), f"no list of {layers} sizes from {least}")

@@ -172,7 +172,11 @@ class GGUFCheckpoint:
         elif name.endswith("_bias"):
             tries.insert(0, (name[:-5], ".bias"))
         for whole, ending in tries:
-            found = self._map.get_name(whole) or self._map.get_name(whole.removeprefix("model."))
+            names = (
+                *(whole, whole.removeprefix("model."), whole.replace("model.", "backbone.", 1)),
+                whole.replace(".mixer.experts", ".mlp.experts"),
+            )
+            found = next(filter(None, map(self._map.get_name, names)), None)
             own = "" if found is None else found.replace("blk.0.", f"blk.{layer}.") + ending
             if self._has(own, part):
                 return own

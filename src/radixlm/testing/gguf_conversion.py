@@ -44,9 +44,9 @@ def changed(
 def _stored(config: Mapping[str, Any], name: str, shape: torch.Size) -> tuple[int, ...]:
     if re.search(r"conv1d\.weight|conv\.conv\.weight", name):
         return shape[0], shape[2]
-    if name.endswith("mamba.norm.weight"):
-        return config["mamba_n_groups"], -1
-    return (*shape, 1) if re.search(r"mamba\.(A_log|D)", name) else tuple(shape)
+    if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+        return config.get("mamba_n_groups") or config["n_groups"], -1
+    return (*shape, 1) if re.search(r"(mamba|mixer)\.(A_log|D)$", name) else tuple(shape)
 
 
 def _order(config: Mapping[str, Any], name: str) -> Tensor | None:

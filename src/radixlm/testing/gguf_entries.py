@@ -16,8 +16,8 @@ _FIELDS = {
     "add_feed_forward_length": ("intermediate_size_mlp", "intermediate_size"),
     "add_head_count": ("num_attention_heads",),
     "add_vocab_size": ("vocab_size",),
-    "add_layer_norm_rms_eps": ("rms_norm_eps", "norm_eps"),
-    "add_layer_norm_eps": ("layer_norm_eps", "norm_epsilon", "norm_eps"),
+    "add_layer_norm_rms_eps": ("rms_norm_eps", "norm_eps", "layer_norm_epsilon"),
+    "add_layer_norm_eps": ("layer_norm_eps", "norm_epsilon", "norm_eps", "layer_norm_epsilon"),
     "add_expert_count": (
         *("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"),
     ),
@@ -25,6 +25,7 @@ _FIELDS = {
     "add_expert_feed_forward_length": ("moe_intermediate_size",),
     "add_expert_shared_feed_forward_length": (
         *("shared_expert_intermediate_size", "shared_intermediate_size"),
+        "moe_shared_expert_intermediate_size",
     ),
     "add_expert_shared_count": ("n_shared_experts", "moe_num_shared_experts"),
     "add_expert_group_count": ("n_group",),
@@ -44,10 +45,11 @@ _FIELDS = {
     "add_logit_scale": ("logits_scaling", "logit_scale"),
     "add_parallel_residual": ("use_parallel_residual",),
     "add_shortconv_l_cache": ("conv_L_cache",),
-    "add_ssm_conv_kernel": ("linear_conv_kernel_dim", "mamba_d_conv"),
-    "add_ssm_state_size": ("linear_key_head_dim", "mamba_d_state"),
-    "add_ssm_group_count": ("linear_num_key_heads", "mamba_n_groups"),
-    "add_ssm_time_step_rank": ("linear_num_value_heads", "mamba_n_heads"),
+    "add_moe_latent_size": ("moe_latent_size",),
+    "add_ssm_conv_kernel": ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel"),
+    "add_ssm_state_size": ("linear_key_head_dim", "mamba_d_state", "ssm_state_size"),
+    "add_ssm_group_count": ("linear_num_key_heads", "mamba_n_groups", "n_groups"),
+    "add_ssm_time_step_rank": ("linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"),
 }
 _PARTIAL = (
     *("phi3", "glm", "glm4", "glm4v_text", "glm4_moe", "minimax_m2", "nemotron", "stablelm"),
@@ -105,6 +107,8 @@ def _heads_of_keys(config: Mapping[str, Any]) -> int | list[int]:
         case "bamba":
             attentive = config["attn_layer_indices"]
             return [heads * (layer in attentive) for layer in range(config["num_hidden_layers"])]
+        case "nemotron_h":
+            return [heads * (its in _FULL) for its in config["layers_block_type"]]
         case "lfm2" | "lfm2_moe" | "granitemoehybrid":
             return [heads * (kind in _FULL) for kind in kinds]
     return heads
@@ -116,15 +120,21 @@ def _add_states(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
         writer.add_ssm_inner_size(values)
         writer.add_full_attention_interval(config["layer_types"].index("full_attention") + 1)
+    if kind == "nemotron_h":
+        writer.add_ssm_inner_size(config["mamba_num_heads"] * config["mamba_head_dim"])
     if "mamba_expand" in config:
         inner = config.get("mamba_d_ssm") or config["mamba_expand"] * config["hidden_size"]
         writer.add_ssm_inner_size(inner)
         writer.add_rope_scaling_finetuned(kind != "granitemoehybrid")
+    length = gguf.Keys.LLM.FEED_FORWARD_LENGTH.format(arch=writer.arch)
+    if kind == "nemotron_h":
+        sizes = {"mlp": config["intermediate_size"], "moe": config["moe_intermediate_size"]}
+        writer.kv_data[0].pop(length)
+        writer.add_feed_forward_length([sizes.get(its, 0) for its in config["layers_block_type"]])
     if config.get("block_auto_adjust_ff_dim"):
         size, multiple = int(2 * config["intermediate_size"] / 3), config["block_multiple_of"]
         size = int(config["block_ffn_dim_multiplier"] * size)
-        key = gguf.Keys.LLM.FEED_FORWARD_LENGTH.format(arch=writer.arch)
-        writer.kv_data[0].pop(key)
+        writer.kv_data[0].pop(length)
         writer.add_feed_forward_length(-(-size // multiple) * multiple)
     if config.get("attention_value_scale"):
         key = f"{writer.arch}.attention.value_scale"
@@ -133,7 +143,7 @@ def _add_states(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
 
 def _add_experts(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
     kind, width = config["model_type"], config["intermediate_size"]
-    if kind in ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "mistral4"):
+    if kind in ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "mistral4", "nemotron_h"):
         writer.add_expert_weights_norm(config["norm_topk_prob"])
     if kind in ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "minimax_m2", "lfm2_moe"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)

@@ -12,7 +12,7 @@ from radixlm.testing.gguf_writer import UNSAID, write_gguf
 from radixlm.testing.reference import make_checkpoint
 
 # Families whose files are refused.
-UNREAD = frozenset({"emu3_text_model", "kimi_linear", "mamba2", "nemotron_h", "olmo_hybrid"})
+UNREAD = frozenset({"emu3_text_model", "kimi_linear", "mamba2", "olmo_hybrid"})
 # Texts of models of text and images that have an architecture of their own there: the family whose
 # weights they have, and its fields.
 TEXTS_LIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -55,7 +55,7 @@ def of_256(family: str) -> dict[str, Any]:
     more = dict(LARGE)
     if family.startswith("deepseek") or family == "mistral4":
         more = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
-    if family in ("qwen2_moe", "qwen3_moe"):
+    if family in ("qwen2_moe", "qwen3_moe", "nemotron_h"):
         more["moe_intermediate_size"] = 256
     if family == "llama4_text":
         more["intermediate_size_mlp"] = 256

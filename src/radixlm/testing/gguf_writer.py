@@ -49,6 +49,7 @@ _ARCHITECTURES = {
     "qwen3_5_moe_text": MODEL_ARCH.QWEN35MOE,
     "qwen3_next": MODEL_ARCH.QWEN3NEXT,
     "lfm2_moe": MODEL_ARCH.LFM2MOE,
+    "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
     **dict.fromkeys(("granitemoehybrid", "bamba"), MODEL_ARCH.GRANITE_HYBRID),
     "cohere": MODEL_ARCH.COMMAND_R,
     "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
@@ -129,7 +130,7 @@ UNSAID: Mapping[str, Mapping[str, Any]] = {
     "qwen3_moe": {"decoder_sparse_step": 1},
     "smollm3": {"no_rope_layers": None},
 }
-_NUMBERED = re.compile(r"(model\.layers\.\d+\..*?)\.(?:norms\.)?(\d+)(\..*|)")
+_NUMBERED = re.compile(r"((?:model|backbone)\.layers\.\d+\..*?)\.(?:norms\.)?(\d+)(\..*|)")
 
 
 def write_gguf(
@@ -155,6 +156,8 @@ def write_gguf(
     split file; 0: it is whole. fields: that replace those of the config.
     """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | dict(fields or {})
+    if kinds_of_layers := config.get("layers_block_type"):
+        config |= {"num_hidden_layers": len(kinds_of_layers), "rope_theta": 1e4}
     architecture = _architecture(config["model_type"])
     writer = gguf.GGUFWriter(
         path, gguf.MODEL_ARCH_NAMES[architecture], split_max_tensors=most_tensors
@@ -224,7 +227,8 @@ class _Converter:
         """The tensors of a file that a weight's rows go to."""
         numbered = _NUMBERED.fullmatch(name)
         if numbered is not None:  # an expert's, or a head's
-            name = numbered[1] + numbered[3]
+            name = (numbered[1] + numbered[3]).replace("backbone", "model")
+            name = name.replace(".mixer.", ".mlp.")
             if self._type in ("mixtral", "lfm2_moe"):
                 name = name.replace("block_sparse_moe.experts", "feed_forward.experts")
                 name = name.removeprefix("model.")
@@ -251,7 +255,8 @@ class _Converter:
             ("sinks", "experts.down_proj", "experts.gate_up_proj", "layer_scalar", "sink_bias")
         ):
             name += ".weight"
-        name = name.replace("dt_bias", "dt_proj.bias").replace("expert_bias", "expert_bias.bias")
+        name = name.replace("mixer.dt_bias", "mixer.dt.bias").replace("dt_bias", "dt_proj.bias")
+        name = name.replace("expert_bias", "expert_bias.bias")
         name = re.sub(r"_bias$", ".bias", name)
         found = self._map.get_name(name, try_suffixes=(".weight", ".bias"))
         if found is None:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.gated_delta import DeltaSizes
 from radixlm.layers.grouped_router import GroupedRouting
+from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.mlps import Clamped
 from radixlm.layers.short_conv import ConvSizes
@@ -108,6 +109,7 @@ class Traits(NamedTuple):
     score_cap, logits_cap: neither is above it, see `capped` of `kernels.dots`; 0: there is none.
     sinks: layers in which each head has a score that gives its weight to nothing, sinks_name.
     latents: keys and values are made of a row that all heads have together; None: they are not.
+    indexer: what each token reads of them is chosen; None: it reads all.
     spare_layers: layers that checkpoints have after the last one, which predict further tokens.
         spare: where names of such weights begin that are elsewhere.
     shapes: heads of keys and values of each layer; empty: all have those of the config. mlp_sizes:
@@ -148,6 +150,7 @@ class Traits(NamedTuple):
     sinks: frozenset[int] = frozenset()
     sinks_name: str = "sinks"
     latents: LatentSizes | None = None
+    indexer: IndexSizes | None = None
     spare_layers: int = 0
     spare: tuple[str, ...] = ()
     shapes: tuple[LayerShape, ...] = ()

@@ -14,6 +14,7 @@ from radixlm.layers.expansion import Expansion, LatentSizes
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.linear import Linear, RMSNorm
 from radixlm.layers.lora import Multiply
+from radixlm.layers.norms import LayerNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.models.model_config import ModelConfig
 from radixlm.products.compiled import TensorOptions
@@ -23,7 +24,9 @@ _EPS = 1e-6
 
 
 class LatentProjections:
-    """The projections of a model with `latents`, in place of `SelfAttention`."""
+    """The projections of a model with `latents`, in place of `SelfAttention`; those of an index are
+    parts of the same products.
+    """
 
     is_compiled = False
 
@@ -33,11 +36,21 @@ class LatentProjections:
         self._sizes = sizes = _sizes_of(config)
         queries = {"q_a_proj": sizes.queries} if sizes.queries else {"q_proj": heads * sizes.key}
         parts = {**queries, "kv_a_proj_with_mqa": sizes.row}
+        self._width = heads * sizes.key
+        wide = {"q_b_proj": self._width}
+        self.index_norm: LayerNorm | None = None
+        index = traits.indexer
+        if index is not None and index.layers[layer]:
+            self._index_heads = index.heads
+            of_queries, key, weights = index.parts()
+            parts |= {"indexer.wk": key, "indexer.weights_proj": weights}
+            wide["indexer.wq_b"] = of_queries
+            self.index_norm = LayerNorm(key, _EPS, options, bias=True)
         self.down = Linear(hidden, parts, options, bias=traits.qkv_bias)
         self.up: Linear | None = None
         if sizes.queries:
             self.query_norm = RMSNorm(sizes.queries, _EPS, options)
-            self.up = Linear(sizes.queries, {"q_b_proj": heads * sizes.key}, options, bias=False)
+            self.up = Linear(sizes.queries, wide, options, bias=False)
         self.norm = RMSNorm(sizes.rank, _EPS, options)
         scale = sizes.key**-0.5 * config.rope.score_factor**2
         self.expansion = Expansion(sizes, heads, scale, options)
@@ -55,12 +68,17 @@ class LatentProjections:
         """(tokens, hidden_size) -> (tokens, hidden_size). at, multiply: see `SelfAttention`."""
         sizes = self._sizes
         made = multiply(self.down, x, None)
-        queries, latent, turned = made.split_with_sizes(
-            (made.shape[1] - sizes.row, sizes.rank, sizes.turned), dim=1
-        )
+        first, *_ = self.down.parts.values()
+        ends = first, first + sizes.rank, first + sizes.row
+        queries, latent, turned, of_index = made.tensor_split(ends, dim=1)
         if self.up is not None:
             queries = multiply(self.up, self.query_norm(queries.contiguous()), None)
-        qkv = torch.cat((queries, self.norm(latent.contiguous()), turned), dim=1)
+        queries, choosing = queries.tensor_split((self._width,), dim=1)
+        parts = [queries, self.norm(latent.contiguous()), turned]
+        if self.index_norm is not None:
+            key, weights = of_index.tensor_split((of_index.shape[1] - self._index_heads,), dim=1)
+            parts += [choosing, self.index_norm(key), weights]
+        qkv = torch.cat(parts, dim=1)
         return multiply(self.output, attend(self.layer, qkv, rotation, None), at.part)
 
     def linears(self) -> list[Linear]:
@@ -73,6 +91,9 @@ class LatentProjections:
         if self.up is not None:
             yield "q_a_layernorm.weight", self.query_norm.weight
         yield "kv_a_layernorm.weight", self.norm.weight
+        if self.index_norm is not None:
+            for name, weight in self.index_norm.named_weights():
+                yield f"indexer.k_norm.{name}", weight
         yield "kv_b_proj.weight", self.expansion.weight
 
 

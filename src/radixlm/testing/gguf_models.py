@@ -11,10 +11,12 @@ from safetensors.torch import save_file
 from radixlm.models.families import TEXTS
 from radixlm.testing.gguf_writer import UNSAID, write_gguf
 from radixlm.testing.hybrids import HYBRIDS
-from radixlm.testing.reference import make_checkpoint
+from radixlm.testing.reference import INDEXED, make_checkpoint
 
 # Families whose files are refused.
-UNREAD = frozenset({"apertus", "llama4_text", "mimo_v2_flash", "mistral4", *HYBRIDS, *TEXTS})
+UNREAD = frozenset(
+    {"apertus", "llama4_text", "mimo_v2_flash", "mistral4", *HYBRIDS, *INDEXED, *TEXTS}
+)
 # Rows of 256 numbers, as blocks of these types have them.
 LARGE: Mapping[str, Any] = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 # llama.cpp's mixture: more bits for values and what goes back into the residual.

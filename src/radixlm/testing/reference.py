@@ -27,6 +27,7 @@ ARCHITECTURES = (
     *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
     *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
     *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text", "mimo_v2_flash"),
+    *("deepseek_v32", "glm_moe_dsa"),
 )
 _WINDOWS = {
     "sliding_window": 24,
@@ -54,6 +55,17 @@ _LATENTS = {
         "mscale_all_dim": 0.7,
         "original_max_position_embeddings": 256,
         "rope_theta": 10_000.0,
+    },
+}
+# Fewer tokens are chosen than prompts have; of few heads many a score is 0, a tie.
+_INDEX = {"index_topk": 8, "index_head_dim": 12, "index_n_heads": 20}
+INDEXED: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v32": {**_LATENTS, **_INDEX},
+    "glm_moe_dsa": {
+        **_LATENTS,
+        **_INDEX,
+        "indexer_types": ["full", "shared", "full"],
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
     },
 }
 _GROUPS = {
@@ -93,6 +105,7 @@ _GEMMA4 = {
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     **HYBRIDS,
+    **INDEXED,
     "mistral": {"sliding_window": None},
     "phi3": {"pad_token_id": None, "partial_rotary_factor": 0.75},
     "granite": {

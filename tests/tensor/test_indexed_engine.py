@@ -25,7 +25,7 @@ FILLERS = [[1, *reversed(LONG)], [0, *reversed(LONG)], [3, *reversed(LONG)]]
 STEPS, BLOCK = 12, 8
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 # Of how many numbers: three layers' rows, and the index keys of those that have an index.
-ROWS = {"deepseek_v32": 3 * 32 + 3 * 12, "glm_moe_dsa": 3 * 32 + 2 * 12}
+ROWS = {"deepseek_v32": 3 * 32 + 3 * 12, "glm_moe_dsa": 3 * 32 + 2 * 12, "axk2": 3 * 44}
 
 
 class Model:
@@ -40,7 +40,13 @@ class Model:
         return Engine(str(self.folder), **{"kv_tokens": 1_000, "dtype": "float32", **flags})
 
 
-@pytest.fixture(scope="module", params=INDEXED)
+SLOW = ("axk2",)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in SLOW else []) for name in INDEXED],
+)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(tmp_path_factory.mktemp("model"), request.param)
 

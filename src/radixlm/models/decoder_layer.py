@@ -21,31 +21,23 @@ from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.gated_delta import DeltaSizes, GatedDelta
 from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.layer_inputs import LayerInput
-from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
+from radixlm.layers.linear import Linear, QueryKeyNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mamba2 import Mamba2, MambaSizes
 from radixlm.layers.mlps import MLP
-from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm, ValueNorm
+from radixlm.layers.norms import HeadNorms, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.layers.short_conv import ConvSizes, ShortConv
 from radixlm.layers.split import Split, SplitRowNorm
 from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.latent_projections import LatentProjections
+from radixlm.models.layer_norms import make_norm, norm_before
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Experts
 from radixlm.products.compiled import TensorOptions
 
 NamedWeights = Iterator[tuple[str, Tensor]]
-Norm = RMSNorm | LayerNorm | NoNorm
 StateLayer = GatedDelta | Mamba2 | ShortConv
-
-
-def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNorm:
-    """Make a norm of all of a token."""
-    kind = config.traits.norms
-    if kind.kind == "layer":
-        return LayerNorm(config.hidden_size, config.norm_eps, options, bias=kind.bias)
-    return RMSNorm(config.hidden_size, config.norm_eps, options)
 
 
 class SelfAttention:
@@ -192,12 +184,9 @@ class DecoderLayer:
             sizes = config.hidden_size, traits.layer_inputs
             self.input = LayerInput(*sizes, str(traits.activation), config.norm_eps, options)
         self.scale = options.empty(1) if traits.layer_scale else None
-        norm, mlp_norm = (
-            make_norm(config, options) if name else NoNorm()
-            for name in (names.attention, names.mlp)
-        )
-        self.attention_norm: Norm = norm
-        self.mlp_norm: Norm = mlp_norm
+        chosen = isinstance(self.mlp, ExpertMLP)
+        self.attention_norm = norm_before(config, names.attention, options, gated=True)
+        self.mlp_norm = norm_before(config, names.mlp, options, gated=chosen)
         self.after_attention, self.after_mlp = (
             make_norm(config, options) if name else None
             for name in (names.after_attention, names.after_mlp)

@@ -111,14 +111,18 @@ def _latent_folds(config: ModelConfig, sizes: LatentSizes) -> dict[str, Fold]:
     if not config.traits.interleaved:
         return made
 
-    def after(stays: int, heads: int) -> Fold:
+    def after(stays: int, heads: int, gates: int = 0) -> Fold:
+        """gates: a head's last rows, which come after those of all heads."""
         order = torch.cat((torch.arange(stays), turned + stays))
-        return Fold(order=_of_heads(order, stays + sizes.turned, heads))
+        first = torch.arange(heads)[:, None] * (order.numel() + gates)
+        last = first + order.numel() + torch.arange(gates)
+        return Fold(order=torch.cat(((first + order).flatten(), last.flatten())))
 
     queries = "q_b_proj" if sizes.queries else "q_proj"
+    gates = sizes.values if sizes.gated else 0
     rows = after(sizes.rank, 1)
     return made | {
-        f"self_attn.{queries}.weight": after(sizes.plain, config.n_heads),
+        f"self_attn.{queries}.weight": after(sizes.plain, config.n_heads, gates),
         "self_attn.kv_a_proj_with_mqa.weight": rows,
         "self_attn.kv_a_proj_with_mqa.bias": rows,
     }

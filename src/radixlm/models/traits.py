@@ -21,7 +21,7 @@ class Norms(NamedTuple):
 
     kind: by root mean square, or by mean and variance. bias: they have one. base: what is added to
     their stored weights. mlp is left empty where attention and MLP are parallel. last: that after
-        all layers.
+        all layers. gates: numbers between, of those before attention and experts, see `GatedNorm`.
     """
 
     attention: str = "input_layernorm"
@@ -32,6 +32,7 @@ class Norms(NamedTuple):
     bias: bool = False
     base: float = 0.0
     last: str = "norm"
+    gates: int = 0
 
 
 class QueryKeyNorms(NamedTuple):

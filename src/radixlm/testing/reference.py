@@ -27,7 +27,7 @@ ARCHITECTURES = (
     *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
     *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
     *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text", "mimo_v2_flash"),
-    *("deepseek_v32", "glm_moe_dsa"),
+    *("deepseek_v32", "glm_moe_dsa", "axk2"),
 )
 _WINDOWS = {
     "sliding_window": 24,
@@ -67,6 +67,7 @@ INDEXED: Mapping[str, Mapping[str, Any]] = {
         "indexer_types": ["full", "shared", "full"],
         "mlp_layer_types": ["sparse", "dense", "sparse"],
     },
+    "axk2": {**_LATENTS, **_INDEX, "gated_norm_rank": 6, "n_group": None, "topk_group": None},
 }
 _GROUPS = {
     name: _LATENTS[name]

@@ -9,6 +9,7 @@ import pytest
 from radixlm.core.errors import UnsupportedModelError
 from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.index_keys import IndexSizes
+from radixlm.models.families.grouped_experts import SIGMOIDS
 from radixlm.models.model_config import ModelConfig
 from tests.unit.models.test_deepseek_config import V3
 
@@ -63,6 +64,19 @@ def test_layers_that_share() -> None:
     assert full(index_topk_freq=4, index_skip_topk_offset=3) == "FFFSSSFS"
     assert full(index_topk_pattern="FFSSFSSS") == "FFSSFSSS"
     assert full(indexer_types=["full", *["shared"] * 7]) == "FSSSSSSS"
+
+
+def test_ax_k2_without_groups_and_with() -> None:
+    fields = {"model_type": "axk2", "architectures": ["AXK2ForCausalLM"]}
+    config = ModelConfig.from_hf(fields)
+    assert config.traits.latents == LatentSizes(128, 32, 64, 64, queries=384, gated=True)
+    assert config.traits.indexer == IndexSizes(16, 128, 2048, False, (True,) * 48)
+    assert (config.traits.norms.gates, config.traits.spare_layers) == (16, 0)
+    for groups in (None, 8):
+        its = ModelConfig.from_hf(fields | {"n_group": groups, "topk_group": groups}).traits.experts
+        assert its is not None
+        assert its.layers == (False, *(True,) * 47)
+        assert its.routing == (SIGMOIDS._replace(groups=8, chosen_groups=8) if groups else SIGMOIDS)
 
 
 @pytest.mark.parametrize(

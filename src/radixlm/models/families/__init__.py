@@ -18,7 +18,7 @@ from radixlm.models.families.glm_moe import Glm4Moe, Glm4MoeLite
 from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
-from radixlm.models.families.indexed import DeepseekV32, GlmMoeDsa
+from radixlm.models.families.indexed import AXK2, DeepseekV32, GlmMoeDsa
 from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.lfm import Lfm2, Lfm2Moe
 from radixlm.models.families.llama import Llama, Mistral
@@ -117,6 +117,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "falcon_h1": FalconH1,
         "deepseek_v32": DeepseekV32,
         "glm_moe_dsa": GlmMoeDsa,
+        "axk2": AXK2,
         **TEXTS,
     }
 )

@@ -1,4 +1,4 @@
-"""Families that choose by an index which latents they read: DeepSeek V3.2, GLM-5."""
+"""Families that choose by an index which latents they read: DeepSeek V3.2, GLM-5, A.X K2."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.index_keys import IndexSizes
 from radixlm.models.config_fields import Count, Flag, Size, supported, unsupported
 from radixlm.models.families.glm_moe import Glm4MoeLite
+from radixlm.models.families.grouped_experts import SIGMOIDS
 from radixlm.models.traits import Traits
 
 
@@ -69,3 +71,20 @@ class GlmMoeDsa(DeepseekV32):
             each = f"full or shared for each of {layers} layers, the first full"
             raise unsupported(name, kinds, each)
         return tuple(kind == "full" for kind in kinds)
+
+
+class AXK2(DeepseekV32):
+    """A.X K2: gates of answers come with queries, norms have gates, experts perhaps no groups."""
+
+    first_k_dense_replace: Count = 1
+    gated_norm_rank: Size
+
+    def routing(self) -> GroupedRouting:
+        return SIGMOIDS if self.n_group is None else super().routing()
+
+    def traits(self) -> Traits:
+        made = super().traits()
+        if made.latents is None:
+            return made
+        norms = made.norms._replace(gates=self.gated_norm_rank)
+        return made._replace(norms=norms, latents=made.latents._replace(gated=True), spare_layers=0)

@@ -25,7 +25,8 @@ class DeltaSizes(NamedTuple):
 
     keys, values: heads of each; a key's head is that of several values' in a row. key, value: of a
     head. width: of the convolution. projections: names of what makes queries, keys, values and
-    gates, and of what makes betas and decays: one or two tensors each, see `GatedDelta`.
+    gates, and of what makes betas and decays: one or two tensors each, see `GatedDelta`, or six.
+    most: that betas can be. eps: of the norm of what is read; 0: the model's. norm, output: names.
     """
 
     keys: int
@@ -35,6 +36,10 @@ class DeltaSizes(NamedTuple):
     width: int
     projections: tuple[str, ...]
     place: str = "linear_attn"
+    most: float = 1.0
+    eps: float = 0.0
+    norm: str = "norm"
+    output: str = "out_proj"
 
     @property
     def channels(self) -> int:
@@ -49,8 +54,10 @@ class DeltaSizes(NamedTuple):
     @property
     def parts(self) -> dict[str, int]:
         """The outputs of the projections, by name."""
-        gates, heads = self.values * self.value, self.values
+        gates, heads, keys = self.values * self.value, self.values, self.keys * self.key
         sizes = [self.channels, gates, heads, heads]
+        if len(self.projections) == 6:
+            sizes = [keys, keys, gates, *sizes[1:]]
         if len(self.projections) == 2:
             sizes = [self.channels + gates, 2 * heads]
         return dict(zip(self.projections, sizes, strict=True))
@@ -59,7 +66,7 @@ class DeltaSizes(NamedTuple):
         """The rows of projections that are stored by heads of keys, in the order in which they are
         used, by name.
         """
-        if len(self.projections) == 4:
+        if len(self.projections) != 2:
             return {}
         repeats = self.values // self.keys
         sizes = [self.key, self.key, repeats * self.value, repeats * self.value]
@@ -88,13 +95,14 @@ class GatedDelta:
     def __init__(
         self, sizes: DeltaSizes, layer: int, hidden: int, eps: float, options: TensorOptions
     ) -> None:
-        self._sizes, self._layer, self._eps = sizes, layer, eps
+        self._sizes, self._layer, self._eps = sizes, layer, sizes.eps or eps
         self.projections = Linear(hidden, sizes.parts, options, bias=False)
         self.conv = CausalConv(options.empty(sizes.channels, 1, sizes.width), None)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.step = exact.empty(sizes.values), exact.empty(sizes.values)
         self.norm = options.empty(sizes.value)
-        self.output = Linear(sizes.values * sizes.value, {"out_proj": hidden}, options, bias=False)
+        inner = sizes.values * sizes.value
+        self.output = Linear(inner, {sizes.output: hidden}, options, bias=False)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -105,7 +113,7 @@ class GatedDelta:
         mixed = functional.silu(self.conv(mixed, self._layer, states)).float()
         queries, keys, values = self._heads(mixed)
         decay = self.decay.exp().neg() * functional.softplus(step.float() + self.step)
-        inputs = ScanInputs(queries, keys, values, decay, beta.float().sigmoid())
+        inputs = ScanInputs(queries, keys, values, decay, beta.float().sigmoid() * sizes.most)
         read = through(inputs, self._layer, states)
         normed = functional.rms_norm(read, (sizes.value,), self.norm.float(), self._eps)
         gated = normed * functional.silu(gate.float().view_as(normed))
@@ -117,7 +125,7 @@ class GatedDelta:
         each, repeats = sizes.keys * sizes.key, sizes.values // sizes.keys
         parts = mixed.split_with_sizes((each, each, sizes.values * sizes.value), 1)
         queries, keys = (
-            _unit(part.unflatten(1, (sizes.keys, -1))).repeat_interleave(repeats, 1)
+            unit(part.unflatten(1, (sizes.keys, -1))).repeat_interleave(repeats, 1)
             for part in parts[:2]
         )
         return queries * sizes.key**-0.5, keys, parts[2].unflatten(1, (sizes.values, -1))
@@ -132,8 +140,9 @@ class GatedDelta:
         yield from self.conv.named_weights("conv1d")
         yield "A_log", self.decay
         yield "dt_bias", self.step
-        yield "norm.weight", self.norm
+        yield f"{self._sizes.norm}.weight", self.norm
 
 
-def _unit(x: Tensor) -> Tensor:
+def unit(x: Tensor) -> Tensor:
+    """Scale to length 1 along the last dimension."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _LEAST)

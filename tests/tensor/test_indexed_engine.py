@@ -86,6 +86,15 @@ def test_a_pool_that_is_too_small_for_all(model: Model, page_size: int) -> None:
         assert engine.client.stats().retractions or page_size == 4
 
 
+@pytest.mark.slow
+def test_two_ranks(model: Model) -> None:
+    """Each has all index keys, and chooses for itself."""
+    with model.opened(tp_size=2) as engine:
+        assert engine.info.kv_bytes == 2 * 1_000 * ROWS[model.name] * 4
+        for _ in range(2):
+            assert tokens(engine.generate(PROMPTS, PARAMS)) == model.wanted
+
+
 def test_the_same_answers_from_disk(model: Model, tmp_path: Path, always_read: None) -> None:
     stored = {"disk_cache": str(tmp_path), "disk_block_tokens": BLOCK, "disk_cache_gb": 0.1}
     with model.opened(**stored, disk_write_policy="all") as engine:

@@ -18,6 +18,7 @@ from radixlm.attention.plan import ChunkSize, Sharing, make_plan
 from radixlm.attention.torch_backend import TorchBackend, parts_of
 from radixlm.core.batch import ScheduledRow, Segment, WindowMoves
 from radixlm.layers.expansion import Expansion
+from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool, LayerShape, ReqToTokenPool, WindowLayers
@@ -342,19 +343,50 @@ def dense_for(model: CausalLM) -> DenseAttend | DenseLatents:
     """What a model's layers are to be given by attention."""
     config = model.config
     if model.expansions:
-        return DenseLatents(model.expansions)
+        return DenseLatents(model.expansions, config.traits.indexer)
     made = DenseAttend(config.n_kv_heads, config.windows, config.traits.score_cap)
     made.shapes = config.traits.shapes
     return made
 
 
-class DenseLatents:
-    """As `DenseAttend`, of a model with latents: each head's keys and values are made, in float64,
-    as its paper has it.
+class IndexInputs(NamedTuple):
+    """What an index has of some tokens, in float64: queries (tokens, heads, size), keys (tokens,
+    size) as they are kept, weights (tokens, heads).
     """
 
-    def __init__(self, expansions: Sequence[Expansion]) -> None:
-        self._expansions = expansions
+    queries: Tensor
+    keys: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, sizes: IndexSizes, given: Tensor, rotation: Rotation) -> IndexInputs:
+        """given: see `IndexSizes.parts`."""
+        queries, keys, weights = given.split(sizes.parts(), dim=1)
+        turned = rotation.table.shape[1]
+        heads = torch.cat((queries.unflatten(1, (-1, sizes.size)), keys[:, None]), dim=1)
+        heads = torch.cat((rotation.turned(heads[..., :turned]), heads[..., turned:]), dim=-1)
+        return cls(heads[:, :-1].double(), heads[:, -1].double(), weights.double())
+
+    def scores(self, keys: Tensor) -> Tensor:
+        """(tokens, keys)."""
+        of_heads = torch.einsum("nhd,td->nht", self.queries, keys.double()).relu()
+        return torch.einsum("nh,nht->nt", self.weights, of_heads)
+
+
+def chosen(count: int, scores: Tensor, seen: Tensor) -> Tensor:
+    """Those of the best scores among what is seen, both (queries, keys)."""
+    best = scores.masked_fill(~seen, float("-inf")).topk(min(count, scores.shape[1]), dim=1)
+    return torch.zeros_like(seen).scatter_(1, best.indices, value=True) & seen
+
+
+class DenseLatents:
+    """As `DenseAttend`, of a model with latents: each head's keys and values are made, in float64,
+    as its paper has it; what an index leaves out is not seen.
+    """
+
+    def __init__(self, expansions: Sequence[Expansion], index: IndexSizes | None = None) -> None:
+        self._expansions, self._index = expansions, index
+        self._seen = torch.ones(0)
 
     def __call__(
         self,
@@ -367,7 +399,10 @@ class DenseLatents:
         up = self._expansions[layer]
         rank, turned, plain, values = up.sizes[:4]
         heads, count = up.n_heads, qkv.shape[0]
-        queries, latents, key = qkv.split((qkv.shape[1] - rank - turned, rank, turned), dim=1)
+        width = heads * (plain + turned)
+        queries, latents, key, of_index = qkv.tensor_split(
+            (width, width + rank, width + rank + turned), dim=1
+        )
         q = queries.reshape(count, heads, plain + turned)
         q = torch.cat((q[..., :plain], rotation.turned(q[..., plain:])), dim=-1)
         q = rotation.multiplied(q).double()
@@ -376,8 +411,12 @@ class DenseLatents:
         made = torch.einsum("tr,hdr->thd", latents.double(), weight)
         k = torch.cat((made[..., :plain], key), dim=-1)
         scores = torch.einsum("nhd,thd->nht", q, k) * up.scale
-        seen = torch.ones(count, count, dtype=torch.bool).tril()
-        weights = scores.masked_fill(~seen[:, None], float("-inf")).softmax(-1)
+        if self._index is None or self._index.layers[layer]:
+            self._seen = torch.ones(count, count, dtype=torch.bool).tril()
+        if self._index is not None and self._index.layers[layer]:
+            turning = IndexInputs.of(self._index, of_index, rotation)
+            self._seen &= chosen(self._index.chosen, turning.scores(turning.keys), self._seen)
+        weights = scores.masked_fill(~self._seen[:, None], float("-inf")).softmax(-1)
         answers = torch.einsum("nht,thd->nhd", weights, made[..., plain:])
         return answers.flatten(1).to(qkv.dtype)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -34,8 +34,10 @@ class Windows(NamedTuple):
     def token_bytes(self, config: EngineConfig, model: ModelConfig, dtype: torch.dtype) -> float:
         """Bytes of a token's keys and values in all layers."""
         coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
+        kinds: dict[str, Any] = {"coded": coded, "latent": latent}
         return sum(
-            self.share(layer) * bytes_per_token(1, *its[:2], dtype, coded=coded, latent=latent)
+            self.share(layer)
+            * bytes_per_token(1, *its[:2], dtype, index_dim=its.index_dim, **kinds)
             for layer, its in enumerate(model.kv_shapes)
             if its.source is None
         )

@@ -44,6 +44,7 @@ from radixlm.kernels.dots import has_pairs
 from radixlm.kernels.jit import COUNTERS
 from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.layers.expansion import Expansion
+from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
@@ -337,15 +338,17 @@ def make_backend(
     cap: float = 0.0,
     deterministic: bool = False,
     expansions: Sequence[Expansion] = (),
+    index: IndexSizes | None = None,
 ) -> AttentionBackend:
     """The CPU's own where all of its parts know pools of this type, Triton's kernels on a GPU, else
     torch's.
 
     n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. expansions: of a pool of
-    latents, each layer's, which are never deterministic. Raises ConfigError where it is not known.
+    latents, each layer's, which are never deterministic. index: by which they are chosen. Raises
+    ConfigError where it is not known.
     """
     if expansions:
-        return LatentBackend(pool, expansions, _plain_backend(pool, n_heads))
+        return LatentBackend(pool, expansions, _plain_backend(pool, n_heads), index)
     if deterministic:
         check_deterministic(pool.dtype, pool.device, windows)
     if not _is_compiled(pool.dtype, pool.device):

@@ -3,13 +3,15 @@
 Few new tokens meet latents absorbed: as one key head of `row` numbers, which all heads of all
 readers of a node read once, by the kernels that other models have. Many new tokens of one row meet
 keys and values that are made of its context again, piece by piece: a pair of a query and a key then
-costs a third, or less. Which it is the plan says, row by row.
+costs a third, or less. Which it is the plan says, row by row. Where there is an index, tokens with
+more before them than they read meet absorbed what they chose, see `indexed_reads`.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -18,9 +20,12 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.attend import Attend, Reading
+from radixlm.attention.index_scores import IndexScorer
+from radixlm.attention.indexed_reads import ChoosingRow, IndexedReads, choosing
 from radixlm.attention.plan import AttentionPlan, RowSpan, Sharing
 from radixlm.attention.torch_parts import attend_part, merge
 from radixlm.layers.expansion import Expansion, LatentSizes
+from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
@@ -43,27 +48,40 @@ class LatentReader(Protocol):
 
 class LatentBackend:
     """An `AttentionBackend` of a pool of latents. expansions: of each layer. reader: of the same
-    pool, for as many heads.
+    pool, for as many heads. index: by which tokens choose what they read; None: they read all.
     """
 
-    def __init__(self, pool: KVPool, expansions: Sequence[Expansion], reader: LatentReader) -> None:
+    def __init__(
+        self,
+        pool: KVPool,
+        expansions: Sequence[Expansion],
+        reader: LatentReader,
+        index: IndexSizes | None = None,
+    ) -> None:
         self._pool, self._expansions, self._reader = pool, expansions, reader
+        self._index, self._scorer = index, None if index is None else IndexScorer(index, pool)
         largest = min(reader.sharing.largest, least_expanded(expansions[0].sizes) - 1)
         self.sharing = reader.sharing._replace(largest=max(largest, 1))
 
     def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
         """See `AttentionBackend`."""
         sizes = self._expansions[0].sizes
-        large = [span for span in plan.rows if pays_expanded(span, sizes)]
+        rows, indexed = list(plan.rows), None
+        if self._index is not None and self._scorer is not None:
+            rows, choose = _parted(plan.rows, self._index.chosen, table)
+            given = self._pool, self._index, self._scorer, self._reader
+            indexed = IndexedReads(*given, slots, choose)
+        large = [span for span in rows if pays_expanded(span, sizes)]
+        small = [span for span in rows if span not in large]
         few, tokens = plan, None
-        if large:
-            few, tokens = _without(plan, large, slots.device)
+        if small != list(plan.rows):
+            few, tokens = _only(plan, small, slots.device)
         reading = None
         if few.rows:
             its = slots if tokens is None else slots[tokens]
             reading = self._reader.reading(few, table, its)
         whole = [_Whole(span, table[span.table_row, : span.end].long()) for span in large]
-        return LatentAttention(self._pool, self._expansions, slots, tokens, reading, whole)
+        return LatentAttention(self._pool, self._expansions, slots, tokens, reading, whole, indexed)
 
 
 def least_expanded(sizes: LatentSizes) -> int:
@@ -92,27 +110,41 @@ def _saved(sizes: LatentSizes) -> int:
     return 2 * (sizes.row - max(sizes.key, sizes.values))
 
 
-def _without(
-    plan: AttentionPlan, large: Sequence[RowSpan], device: torch.device
-) -> tuple[AttentionPlan, Tensor]:
-    """The plan of the other rows, as if these were all, and which tokens of the step they have. No
-    row that is left out reads with others.
+def _parted(
+    rows: Sequence[RowSpan], chosen: int, table: Tensor
+) -> tuple[list[RowSpan], list[ChoosingRow]]:
+    """Rows without their new tokens that choose what they read, and these. Chosen is of the whole
+    context, whether it is read with others or not.
     """
-    taken = {span.token for span in large}
-    rows: list[RowSpan] = []
+    others, made = [], []
+    for span in rows:
+        if count := choosing(span, chosen):
+            slots, stop = table[span.table_row, : span.end], span.token + span.n_new
+            made.append(ChoosingRow(stop - count, stop, slots))
+        if count < span.n_new:
+            n_new, context = span.n_new - count, span.context - count
+            others.append(span._replace(n_new=n_new, context=context))
+    return others, made
+
+
+def _only(
+    plan: AttentionPlan, rows: Sequence[RowSpan], device: torch.device
+) -> tuple[AttentionPlan, Tensor]:
+    """The plan of these rows, as if they were all, and which tokens of the step they have. rows: of
+    the plan, perhaps without their last new tokens.
+    """
+    made: list[RowSpan] = []
     tokens: list[int] = []
-    place: dict[int, int] = {}
-    for span in plan.rows:
-        place[span.token] = len(tokens)
-        if span.token not in taken:
-            rows.append(span._replace(token=len(tokens)))
-            tokens += range(span.token, span.token + span.n_new)
+    for span in rows:
+        made.append(span._replace(token=len(tokens)))
+        tokens += range(span.token, span.token + span.n_new)
     shared = []
     for read in plan.shared:
-        first = place[read.first]
-        shared.append(read._replace(first=first, stop=first + read.stop - read.first))
-    made = AttentionPlan(tuple(shared), tuple(rows), sum(span.end for span in rows))
-    return made, torch.tensor(tokens, dtype=torch.int64, device=device)
+        first, stop = bisect_left(tokens, read.first), bisect_left(tokens, read.stop)
+        if first < stop:
+            shared.append(read._replace(first=first, stop=stop))
+    few = AttentionPlan(tuple(shared), tuple(made), sum(span.end for span in made))
+    return few, torch.tensor(tokens, dtype=torch.int64, device=device)
 
 
 class _Whole(NamedTuple):
@@ -126,7 +158,8 @@ class LatentAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer.
 
     qkv: of each new token the heads' queries, plain and then turned numbers, and its latent row.
-    tokens: those of the step that `reading` is for; None: all. whole: rows of the others.
+    Behind these there may be what the index has of it. tokens: those of the step that `reading` is
+    for; None: all. whole: rows of the others, but for those that choose their keys, in `indexed`.
     """
 
     def __init__(
@@ -137,9 +170,11 @@ class LatentAttention:
         tokens: Tensor | None,
         reading: Reading | None,
         whole: Sequence[_Whole],
+        indexed: IndexedReads | None,
     ) -> None:
         self._pool, self._expansions, self._slots = pool, expansions, slots
         self._tokens, self._reading, self._whole = tokens, reading, whole
+        self._indexed = indexed
         # Of a piece's keys and values; torch's kernel wants both as wide. Fresh memory for each
         # layer would cost as much as what is written there.
         sizes, up = expansions[0].sizes, expansions[0]
@@ -160,7 +195,11 @@ class LatentAttention:
         """
         up = self._expansions[layer]
         sizes, heads = up.sizes, up.n_heads
-        queries, row = qkv.split_with_sizes((heads * sizes.key, sizes.row), dim=1)
+        queries, row, index = qkv.tensor_split(
+            (heads * sizes.key, heads * sizes.key + sizes.row), dim=1
+        )
+        if self._indexed is not None:
+            self._indexed.choose(layer, index, rotation)
         row[:, sizes.rank :] = rotation.turned(row[:, None, sizes.rank :])[:, 0]
         self._pool.keys[layer].index_copy_(0, self._slots, row.unsqueeze(1))
         q = queries.view(-1, heads, sizes.key)
@@ -175,6 +214,9 @@ class LatentAttention:
         for row_of in self._whole:
             new = slice(row_of.span.token, row_of.span.token + row_of.span.n_new)
             out[new] = self._expanded(layer, q[new], row_of.slots)
+        if self._indexed is not None:
+            for tokens, reading in self._indexed.readings():
+                out[tokens] = self._absorbed(reading, layer, q[tokens])
         return out.flatten(1)
 
     def _absorbed(self, reading: Reading, layer: int, q: Tensor) -> Tensor:

@@ -201,7 +201,7 @@ class RowSpan(NamedTuple):
     token: index of its first new token among all tokens of the step.
     context: tokens to read, the new ones included; they are the last n_new of it.
     table_row: where the request table lists the slots of the row.
-    segments: of the whole row.
+    segments: of the whole row; none: its slots may lie anywhere.
     """
 
     token: int

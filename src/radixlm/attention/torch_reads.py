@@ -176,6 +176,8 @@ def view_of(span: RowSpan) -> Extent | None:
     never touch, so one that has several of them (a long answer can have thousands) settles it.
     """
     own = [each for each in span.segments if span.start < each.stop and each.start < span.end]
+    if not own:
+        return None
     start = stop = own[0].extents[0].start
     for segment in own:
         if len(segment.extents) > 1 or segment.extents[0].start != stop:

@@ -13,7 +13,7 @@ Both are laid out by `make_transposed` and `paired` when a tile is read from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -96,12 +96,16 @@ class Strip:
                     total = builder.load(variable)
                     builder.store(ops.multiply_add(factor, number, total), variable)
 
+    def sums(self) -> Iterator[list[Any]]:
+        """List the vectors of each row."""
+        for row in self._grid:
+            yield [self._builder.load(variable) for variable in row]
+
     def store(
         self, rows: Sequence[Any], *, bfloat16: bool = False, join: Join | None = None
     ) -> None:
         """join: makes a row's vectors others before they are written."""
-        for at, row in zip(rows, self._grid, strict=True):
-            values = [self._builder.load(variable) for variable in row]
+        for at, values in zip(rows, self.sums(), strict=True):
             for v, value in enumerate(join(self._ops, values) if join else values):
                 here = ir.Constant(_INT64, v * self._ops.lanes * (2 if bfloat16 else 4))
                 self._ops.put(value, self._builder.add(at, here), bfloat16=bfloat16)

@@ -21,7 +21,8 @@ from radixlm.products.compiled import TensorOptions
 
 class LatentSizes(NamedTuple):
     """See above. values: numbers of a head's value. queries: rank of queries' own latents; 0: they
-    have none.
+    have none. gated: these give each head as many gates as values, too, whose sigmoid multiplies
+    its answer; they meet the matrix normed and as they are, side by side.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class LatentSizes(NamedTuple):
     plain: int
     values: int
     queries: int = 0
+    gated: bool = False
 
     @property
     def row(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.layers.linear import RMSNorm
 from radixlm.products.compiled import TensorOptions
 
 
@@ -32,6 +33,30 @@ class LayerNorm:
         yield "weight", self.weight
         if self.bias is not None:
             yield "bias", self.bias
+
+
+class GatedNorm:
+    """RMSNorm times the sigmoid of what an MLP with few numbers between makes of it."""
+
+    is_compiled = False
+
+    def __init__(self, size: int, between: int, eps: float, options: TensorOptions) -> None:
+        self.norm = RMSNorm(size, eps, options)
+        self.down, self.up = options.empty(between, size), options.empty(size, between)
+
+    def __call__(
+        self, x: Tensor, added: Tensor | None = None, _out: Tensor | None = None
+    ) -> Tensor:
+        """Add `added` to x, in place, and norm the sum: (tokens, size) -> the same, new."""
+        normed = self.norm(x, added)
+        between = functional.silu(functional.linear(normed, self.down))
+        gates = functional.linear(between, self.up).float().sigmoid_()
+        return (normed * gates).to(normed.dtype)
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield "norm.weight", self.norm.weight
+        yield "W_down.weight", self.down
+        yield "W_up.weight", self.up
 
 
 class NoNorm:

@@ -227,6 +227,11 @@ class Rotation(NamedTuple):
         first, second = x.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
+    def of(self, tokens: Tensor) -> Rotation:
+        """Take that of some tokens."""
+        factors = self.factors
+        return Rotation(self.table[tokens], None if factors is None else factors[tokens])
+
     def multiplied(self, q: Tensor) -> Tensor:
         """Queries (tokens, heads, head_dim) by their factors."""
         return q if self.factors is None else (q * self.factors[:, None, None]).to(q.dtype)

@@ -42,8 +42,10 @@ def bytes_per_token(
     *,
     coded: bool = False,
     latent: bool = False,
+    index_dim: int = 0,
 ) -> int:
     """Bytes that one slot takes: its keys and values in all layers. coded, latent: see `KVPool`.
+    index_dim: see `LayerShape`; with each row of latents there is one key.
 
     >>> bytes_per_token(30, 3, 64, torch.bfloat16)
     23040
@@ -53,18 +55,20 @@ def bytes_per_token(
     31104
     """
     head = head_dim + _SCALE.itemsize if coded else head_dim * dtype.itemsize
-    return (1 if latent else 2) * n_layers * n_kv_heads * head
+    return n_layers * n_kv_heads * ((1 if latent else 2) * head + index_dim * dtype.itemsize)
 
 
 class LayerShape(NamedTuple):
     """The shape of what a layer keeps of a token: heads of keys, and of values, and their size.
 
     source: the layer before it whose keys and values it reads, it has none; None: it has its own.
+    index_dim: numbers of the key by which it is chosen, see `index_keys`; 0: it has none.
     """
 
     n_kv_heads: int
     head_dim: int
     source: int | None = None
+    index_dim: int = 0
 
 
 class WindowLayers(NamedTuple):
@@ -92,6 +96,7 @@ class KVPool:
     that is not finite. Not coded, scales are empty.
 
     latent: a token's one row is its key and its value: `values` are `keys`, the same memory.
+    index_keys[layer][slot]: (index_dim,), as it is used; of layers without an index none.
     windows: these layers have other slots: window_slots[slot] (int32) is the one of the token that
     lies in `slot` in the other layers, as long as it has one there.
     shapes: of each layer; empty: all have these heads, and their own. Where a layer has a source,
@@ -128,6 +133,7 @@ class KVPool:
         kept = torch.int8 if coded else dtype
         self.keys = self._side(sizes, lambda its: its[:2], kept)
         self.values = self.keys if latent else self._side(sizes, lambda its: its[:2], kept)
+        self.index_keys = self._side(sizes, lambda its: (its.index_dim,), dtype)
         self.scales = (torch.empty(0, dtype=_SCALE, device=self.device),) * n_layers
         if coded:
             self.scales = self._side(sizes, lambda its: (2, its.n_kv_heads), _SCALE)
@@ -156,7 +162,8 @@ class KVPool:
         return [] if self.shapes[layer].source is not None else self._parts(layer)
 
     def _parts(self, layer: int) -> list[Tensor]:
-        made = [self.keys[layer], self.values[layer], self.scales[layer]]
+        sides = self.keys, self.values, self.scales, self.index_keys
+        made = [side[layer] for side in sides]
         return [part for part in made[self.latent :] if part.numel()]
 
     def _side(
@@ -223,7 +230,7 @@ class KVPool:
         for layer in range(self.n_layers):
             if (layer in apart) != in_windows:
                 continue
-            sides = (self.scales,) if self.coded else (self.keys, self.values)
+            sides = (self.scales,) if self.coded else (self.keys, self.values, self.index_keys)
             for side in sides:
                 good &= side[layer][slots].isfinite().flatten(1).all(1)
         return int(good.long().cumprod(0).sum())

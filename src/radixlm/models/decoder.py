@@ -19,7 +19,8 @@ from radixlm.layers.lora import Adapted
 from radixlm.layers.rotary import Rotary, Rotation
 from radixlm.layers.split import Split, SplitEmbedding
 from radixlm.layers.step_states import NO_STATES, StepStates
-from radixlm.models.decoder_layer import DecoderLayer, make_norm, under
+from radixlm.models.decoder_layer import DecoderLayer, under
+from radixlm.models.layer_norms import make_norm
 from radixlm.models.model_config import ModelConfig
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import Choose, GemmShape

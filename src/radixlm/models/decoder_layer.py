@@ -9,30 +9,23 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.attention.attend import Attend
+from radixlm.layers.experts import ExpertMLP
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.layer_inputs import LayerInput
-from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
+from radixlm.layers.linear import Linear, QueryKeyNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP
-from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm, ValueNorm
+from radixlm.layers.norms import HeadNorms, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.layers.split import Split, SplitRowNorm
 from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.latent_projections import LatentProjections
+from radixlm.models.layer_norms import make_norm, norm_before
 from radixlm.models.layer_parts import StateLayer, make_beside, make_mlp, make_state
 from radixlm.models.model_config import ModelConfig
 from radixlm.products.compiled import TensorOptions
 
 NamedWeights = Iterator[tuple[str, Tensor]]
-Norm = RMSNorm | LayerNorm | NoNorm
-
-
-def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNorm:
-    """Make a norm of all of a token."""
-    kind = config.traits.norms
-    if kind.kind == "layer":
-        return LayerNorm(config.hidden_size, config.norm_eps, options, bias=kind.bias)
-    return RMSNorm(config.hidden_size, config.norm_eps, options)
 
 
 class SelfAttention:
@@ -186,12 +179,11 @@ class DecoderLayer:
             self.input = LayerInput(*sizes, str(traits.activation), config.norm_eps, options)
         self.scale = options.empty(1) if traits.layer_scale else None
         self._mixes = mixer != "none"
-        norm, mlp_norm = (
-            make_norm(config, options) if name and there else NoNorm()
-            for name, there in ((names.attention, self._mixes), (names.mlp, self.mlp is not None))
-        )
-        self.attention_norm: Norm = norm
-        self.mlp_norm: Norm = mlp_norm
+        before = names.attention if self._mixes else ""
+        after = names.mlp if self.mlp is not None else ""
+        chosen = isinstance(self.mlp, ExpertMLP)
+        self.attention_norm = norm_before(config, before, options, gated=True)
+        self.mlp_norm = norm_before(config, after, options, gated=chosen)
         self.after_attention, self.after_mlp = (
             make_norm(config, options) if name else None
             for name in (names.after_attention, names.after_mlp)

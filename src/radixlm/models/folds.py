@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from radixlm.layers.expansion import LatentSizes
+from radixlm.layers.index_keys import IndexSizes
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import Checkpoint
 from radixlm.models.stored_names import Renamed
@@ -107,20 +108,39 @@ def _latent_folds(config: ModelConfig, sizes: LatentSizes) -> dict[str, Fold]:
     """The changes of latent models' weights: the dimensions that turn as pairs are put half a head
     apart.
     """
-    if not config.traits.interleaved:
-        return {}
     turned = torch.arange(sizes.turned).view(-1, 2).t().flatten()
+    made = _index_folds(config.traits.indexer, turned)
+    if not config.traits.interleaved:
+        return made
 
-    def after(stays: int, heads: int) -> Fold:
+    def after(stays: int, heads: int, gates: int = 0) -> Fold:
+        """gates: a head's last rows, which come after those of all heads."""
         order = torch.cat((torch.arange(stays), turned + stays))
-        return Fold(order=_of_heads(order, stays + sizes.turned, heads))
+        first = torch.arange(heads)[:, None] * (order.numel() + gates)
+        last = first + order.numel() + torch.arange(gates)
+        return Fold(order=torch.cat(((first + order).flatten(), last.flatten())))
 
     queries = "q_b_proj" if sizes.queries else "q_proj"
+    gates = sizes.values if sizes.gated else 0
     rows = after(sizes.rank, 1)
-    return {
-        f"self_attn.{queries}.weight": after(sizes.plain, config.n_heads),
+    return made | {
+        f"self_attn.{queries}.weight": after(sizes.plain, config.n_heads, gates),
         "self_attn.kv_a_proj_with_mqa.weight": rows,
         "self_attn.kv_a_proj_with_mqa.bias": rows,
+    }
+
+
+def _index_folds(index: IndexSizes | None, turned: Tensor) -> dict[str, Fold]:
+    """The same of an index, in which the first numbers of a head turn. turned: their order."""
+    if index is None or not index.interleaved:
+        return {}
+    order = torch.cat((turned, torch.arange(turned.numel(), index.size)))
+    key = Fold(order=order)
+    return {
+        "self_attn.indexer.wq_b.weight": Fold(order=_of_heads(order, index.size, index.heads)),
+        "self_attn.indexer.wk.weight": key,
+        "self_attn.indexer.k_norm.weight": key,
+        "self_attn.indexer.k_norm.bias": key,
     }
 
 

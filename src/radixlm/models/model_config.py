@@ -73,7 +73,14 @@ class ModelConfig:
         if self.traits.shapes:
             return self.traits.shapes
         heads = {"attention": self.n_kv_heads, "both": self.n_kv_heads}
-        return tuple(LayerShape(heads.get(mixer, 0), self.head_dim) for mixer in self.mixers)
+        index = self.traits.indexer
+        keys = (0,) * self.n_layers
+        if index is not None:
+            keys = tuple(index.size if its else 0 for its in index.layers)
+        return tuple(
+            LayerShape(heads.get(mixer, 0), self.head_dim, None, key)
+            for mixer, key in zip(self.mixers, keys, strict=True)
+        )
 
     @property
     def mixers(self) -> tuple[Mixer, ...]:

@@ -142,7 +142,8 @@ def _parts_of(config: ModelConfig, rank: int, size: int) -> _Parts:
 
 def _cut_latents(made: _Parts, sizes: LatentSizes, heads: tuple[int, int]) -> None:
     name = "q_b_proj" if sizes.queries else "q_proj"
-    made.cuts[f"self_attn.{name}.weight"] = Cut(0, (_times(heads, sizes.key),))
+    queries = _times(heads, sizes.key + (sizes.values if sizes.gated else 0))
+    made.cuts[f"self_attn.{name}.weight"] = Cut(0, (queries,))
     made.cuts["self_attn.kv_b_proj.weight"] = Cut(0, (_times(heads, sizes.plain + sizes.values),))
     made.cuts["self_attn.o_proj.weight"] = Cut(1, (_times(heads, sizes.values),))
     made.once.add("self_attn.o_proj.bias")

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.gated_delta import DeltaSizes
 from radixlm.layers.grouped_router import GroupedRouting
+from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.kimi_delta import KimiSizes
 from radixlm.layers.mamba1 import Mamba1Sizes
 from radixlm.layers.mamba2 import MambaSizes
@@ -22,7 +23,7 @@ class Norms(NamedTuple):
 
     kind: by root mean square, or by mean and variance. bias: they have one. base: what is added to
     their stored weights. mlp is left empty where attention and MLP are parallel. last: that after
-        all layers.
+        all layers. gates: numbers between, of those before attention and experts, see `GatedNorm`.
     """
 
     attention: str = "input_layernorm"
@@ -33,6 +34,7 @@ class Norms(NamedTuple):
     bias: bool = False
     base: float = 0.0
     last: str = "norm"
+    gates: int = 0
 
 
 class QueryKeyNorms(NamedTuple):
@@ -112,6 +114,7 @@ class Traits(NamedTuple):
     score_cap, logits_cap: neither is above it, see `capped` of `kernels.dots`; 0: there is none.
     sinks: layers in which each head has a score that gives its weight to nothing, sinks_name.
     latents: keys and values are made of a row that all heads have together; None: they are not.
+    indexer: what each token reads of them is chosen; None: it reads all.
     spare_layers: layers that checkpoints have after the last one, which predict further tokens.
         spare: where names of such weights begin that are elsewhere.
     shapes: heads of keys and values of each layer; empty: all have those of the config. mlp_sizes:
@@ -156,6 +159,7 @@ class Traits(NamedTuple):
     sinks: frozenset[int] = frozenset()
     sinks_name: str = "sinks"
     latents: LatentSizes | None = None
+    indexer: IndexSizes | None = None
     spare_layers: int = 0
     spare: tuple[str, ...] = ()
     shapes: tuple[LayerShape, ...] = ()

@@ -185,6 +185,7 @@ class ModelRunner:
             cap=config.traits.score_cap,
             deterministic=deterministic,
             expansions=model.expansions,
+            index=config.traits.indexer,
         )
         if self._device.type == "cpu":
             forbid_kernel()  # not in the first step that needs it: others are in it

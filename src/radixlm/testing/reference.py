@@ -27,6 +27,7 @@ ARCHITECTURES = (
     *("glm4_moe", "glm4_moe_lite", "minimax_m2", "ministral3", "mistral4", "seed_oss"),
     *("exaone4", "ernie4_5", "ernie4_5_moe", "hunyuan_v1_dense", "hunyuan_v1_moe"),
     *("apertus", "arcee", "llama4_text", "gemma4_text", "gemma4_unified_text", "mimo_v2_flash"),
+    *("deepseek_v32", "glm_moe_dsa", "axk2"),
 )
 _WINDOWS = {
     "sliding_window": 24,
@@ -55,6 +56,18 @@ _LATENTS = {
         "original_max_position_embeddings": 256,
         "rope_theta": 10_000.0,
     },
+}
+# Fewer tokens are chosen than prompts have; of few heads many a score is 0, a tie.
+_INDEX = {"index_topk": 8, "index_head_dim": 12, "index_n_heads": 20}
+INDEXED: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v32": {**_LATENTS, **_INDEX},
+    "glm_moe_dsa": {
+        **_LATENTS,
+        **_INDEX,
+        "indexer_types": ["full", "shared", "full"],
+        "mlp_layer_types": ["sparse", "dense", "sparse"],
+    },
+    "axk2": {**_LATENTS, **_INDEX, "gated_norm_rank": 6, "n_group": None, "topk_group": None},
 }
 _GROUPS = {
     name: _LATENTS[name]
@@ -93,6 +106,7 @@ _GEMMA4 = {
 # What a family's checkpoints have beside the sizes: what sets it apart, and nothing that hides it.
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     **HYBRIDS,
+    **INDEXED,
     "mistral": {"sliding_window": None},
     "gptj": {"rotary_dim": 8},
     "codegen": {"rotary_dim": 8},

@@ -59,6 +59,9 @@ def tokens(n: int) -> list[int]:
         ("deepseek_v3", {"attention_bias": True, "rope_interleave": False}),
         ("deepseek_v3", {"norm_topk_prob": False, "n_shared_experts": 2, "topk_group": 4}),
         ("deepseek_v3", {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}),
+        ("glm_moe_dsa", {"indexer_types": ["full"] * 3, "index_head_dim": 8, "index_topk": 500}),
+        ("glm_moe_dsa", {"indexer_types": None, "index_topk_freq": 2}),
+        ("axk2", {"n_group": 4, "topk_group": 2}),
     ],
 )
 def test_logits_equal_transformers(

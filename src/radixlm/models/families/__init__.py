@@ -18,6 +18,7 @@ from radixlm.models.families.glm_moe import Glm4Moe, Glm4MoeLite
 from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
+from radixlm.models.families.indexed import AXK2, DeepseekV32, GlmMoeDsa
 from radixlm.models.families.internlm import InternLM3
 from radixlm.models.families.jamba import Jamba
 from radixlm.models.families.kimi_linear import KimiLinear
@@ -128,6 +129,9 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "falcon_mamba": FalconMamba,
         "olmo_hybrid": OlmoHybrid,
         "kimi_linear": KimiLinear,
+        "deepseek_v32": DeepseekV32,
+        "glm_moe_dsa": GlmMoeDsa,
+        "axk2": AXK2,
         **TEXTS,
     }
 )

@@ -66,7 +66,10 @@ class DeepseekV3(Latents):
     scoring_func: Annotated[Literal["sigmoid"], supported("sigmoid")] = "sigmoid"
     topk_method: Annotated[Literal["noaux_tc"], supported("noaux_tc")] = "noaux_tc"
 
+    def routing(self) -> GroupedRouting:
+        return self.grouped(SIGMOIDS)
+
     def traits(self) -> Traits:
-        experts = self.experts(self.grouped(SIGMOIDS))
+        experts = self.experts(self.routing())
         made = self.latent_traits(experts, interleaved=self.rope_interleave)
         return made._replace(spare_layers=self.num_nextn_predict_layers)

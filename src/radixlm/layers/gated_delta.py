@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
-from radixlm.layers.scans import ScanInputs, through
-from radixlm.layers.step_states import CausalConv, StepStates
+from radixlm.layers.scan_kernel import ScanShape
+from radixlm.layers.scans import Scan, ScanInputs
+from radixlm.layers.state_gates import Decays, OutputGate
+from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions
-
-_LEAST = 1e-6
 
 
 class DeltaSizes(NamedTuple):
@@ -88,12 +88,15 @@ class GatedDelta:
     def __init__(
         self, sizes: DeltaSizes, layer: int, hidden: int, eps: float, options: TensorOptions
     ) -> None:
-        self._sizes, self._layer, self._eps = sizes, layer, eps
+        self._sizes, self._layer = sizes, layer
         self.projections = Linear(hidden, sizes.parts, options, bias=False)
-        self.conv = CausalConv(options.empty(sizes.channels, 1, sizes.width), None)
+        self.conv = CausalConv(sizes.channels, sizes.width, options, bias=False)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.step = exact.empty(sizes.values), exact.empty(sizes.values)
+        self._decays = Decays(self.decay, self.step, options, betas=True)
+        self._scan = Scan(ScanShape(sizes.key, sizes.value, delta=True), options)
         self.norm = options.empty(sizes.value)
+        self._gate = OutputGate((sizes.values, sizes.value), self.norm, "before", eps, options)
         self.output = Linear(sizes.values * sizes.value, {"out_proj": hidden}, options, bias=False)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
@@ -102,25 +105,19 @@ class GatedDelta:
         gates, heads = sizes.values * sizes.value, sizes.values
         made = multiply(self.projections, x, None)
         mixed, gate, beta, step = made.split_with_sizes((sizes.channels, gates, heads, heads), 1)
-        mixed = functional.silu(self.conv(mixed, self._layer, states)).float()
-        queries, keys, values = self._heads(mixed)
-        decay = self.decay.exp().neg() * functional.softplus(step.float() + self.step)
-        inputs = ScanInputs(queries, keys, values, decay, beta.float().sigmoid())
-        read = through(inputs, self._layer, states)
-        normed = functional.rms_norm(read, (sizes.value,), self.norm.float(), self._eps)
-        gated = normed * functional.silu(gate.float().view_as(normed))
-        return multiply(self.output, gated.to(x.dtype).flatten(1), None)
-
-    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, of length 1, and values: (tokens, values' heads, size)."""
-        sizes = self._sizes
-        each, repeats = sizes.keys * sizes.key, sizes.values // sizes.keys
-        parts = mixed.split_with_sizes((each, each, sizes.values * sizes.value), 1)
-        queries, keys = (
-            _unit(part.unflatten(1, (sizes.keys, -1))).repeat_interleave(repeats, 1)
-            for part in parts[:2]
+        mixed = self.conv(mixed, self._layer, states)
+        each = sizes.keys * sizes.key
+        queries, keys, values = (
+            part.unflatten(1, (count, -1))
+            for part, count in zip(
+                mixed.split_with_sizes((each, each, gates), 1),
+                (sizes.keys, sizes.keys, heads),
+                strict=True,
+            )
         )
-        return queries * sizes.key**-0.5, keys, parts[2].unflatten(1, (sizes.values, -1))
+        inputs = ScanInputs(queries, keys, values, *self._decays(step, beta))
+        read = self._scan(inputs, self._layer, states).flatten(1)
+        return multiply(self.output, self._gate(read, gate), None)
 
     def linears(self) -> list[Linear]:
         """The projections in the order in which they are computed."""
@@ -133,7 +130,3 @@ class GatedDelta:
         yield "A_log", self.decay
         yield "dt_bias", self.step
         yield "norm.weight", self.norm
-
-
-def _unit(x: Tensor) -> Tensor:
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _LEAST)

@@ -182,16 +182,16 @@ class CausalConv:
             )
 
     def __call__(self, x: Tensor, layer: int, states: StepStates) -> Tensor:
-        """(tokens, channels) -> the same shape, float32, new; gated, (tokens, 3 x channels), which
-        may be changed -> (tokens, channels) of the same type, new. The layer's states take the
-        inputs in.
+        """(tokens, channels) -> the same shape, float32, which lasts until another layer convolves;
+        gated, (tokens, 3 x channels), which may be changed -> (tokens, channels) of the same type,
+        new. The layer's states take the inputs in.
         """
         kept = states.conv[layer]
         if self._worker is None:
             return self._by_torch(x, kept, states)
         channels, size = self._channels, x.element_size()
         shape = x.shape[0], channels
-        made = x.new_empty(shape, dtype=x.dtype if self._gated else torch.float32)
+        made = x.new_empty(shape) if self._gated else states.room(*shape)
         arguments, blocks = self._worker.arguments, -(-channels // _CHANNELS)
         arguments.rows, arguments.table = blocks * len(states.table), states.table.data_ptr()
         arguments.x, arguments.stride = x[:, -channels:].data_ptr(), size * x.stride(0)

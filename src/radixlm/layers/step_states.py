@@ -42,6 +42,15 @@ class StepStates:
         table = [(row.first, row.stop, row.slot) for row in (*self.longer, *alone)]
         self.table = torch.tensor(table, dtype=torch.int64, device=device).view(-1, 3)
         self.single, _, self.slots = self.table[len(self.longer) :].unbind(1)
+        self._room = torch.empty(0)
+
+    def room(self, rows: int, width: int) -> Tensor:
+        """Memory for (rows, width) float32 that one layer computes and uses. All layers of the step
+        get the same: to be given new memory takes longer than to convolve what is put there.
+        """
+        if self._room.numel() < rows * width:
+            self._room = torch.empty(rows * width)
+        return self._room[: rows * width].view(rows, width)
 
 
 NO_STATES = StepStates((), (), ())

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +246,6 @@ def test_random_chats(model: Model, seed: int) -> None:
         {"disk_cache": "cache"},
         {"tp_size": 2},
         {"lora_paths": ("adapter",)},
-        {"deterministic": True},
     ],
     ids=lambda flags: next(iter(flags)),
 )
@@ -258,6 +258,24 @@ def test_what_does_not_go_with_states_is_refused_by_name(
     name = "--" + next(iter(flags)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{name} does not know the states of "):
         model.opened(**flags)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_bits_in_any_company(model: Model, dtype: str) -> None:
+    """Wherever prompts are cut, and whether their tokens were read or written."""
+    params = replace(PARAMS, logprobs=5)
+    prompts = [*PROMPTS, [*LONG, *model.wanted[0], 5, 6, 7]]
+
+    def run(**flags: Any) -> list[object]:
+        flags |= {"deterministic": True, "dtype": dtype}
+        with model.opened(**flags) as engine:
+            engine.generate(PROMPTS, params)
+            return [(each.token_ids, each.logprobs) for each in engine.generate(prompts, params)]
+
+    alone = run(disable_radix_cache=True, max_running_requests=1)
+    assert run() == alone
+    assert run(chunked_prefill_size=16, state_checkpoint_interval=32) == alone
+    assert run(kv_tokens=240, schedule_conservativeness=0.0) == alone
 
 
 def test_what_a_state_takes_is_said_before_it_is_served(model: Model) -> None:

@@ -24,7 +24,7 @@ from radixlm.layers.layer_inputs import LayerInput
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mamba2 import Mamba2, MambaSizes
-from radixlm.layers.mlps import MLP
+from radixlm.layers.mlps import MLP, sigmoid
 from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.layers.short_conv import ConvSizes, ShortConv
@@ -132,7 +132,7 @@ class SelfAttention:
         if self._value_dim:
             answers = answers.unflatten(1, (-1, self._head_dim))[..., : self._value_dim].flatten(1)
         if self._gates:
-            answers = answers * gates.sigmoid()
+            answers = answers * sigmoid(gates)
         return multiply(self.output, answers, at.part)
 
     def _with_zeros(self, qkv: Tensor) -> Tensor:

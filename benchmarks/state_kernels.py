@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,7 +62,8 @@ class Kind(NamedTuple):
                 made = ShortConv(self.sizes, 0, options)
         for _, weight in made.named_weights():
             weight.normal_(0, 0.05)
-        return packed(made)
+        pack(made)
+        return made
 
 
 KINDS = {
@@ -74,20 +75,18 @@ KINDS = {
 }
 
 
-def packed(part: Any) -> Any:
+def pack(part: StateLayer | MLP) -> None:
     """Lay a part's products out."""
-    for linear in part.linears():
-        its = linear[1] if isinstance(linear, tuple) else linear
-        its.pack(ProductTable(user_store()).choice)
-    return part
+    for each in part.linears():
+        linear = each[1] if isinstance(each, tuple) else each
+        linear.pack(ProductTable(user_store()).choice)
 
 
-def by_torch(layer: StateLayer) -> StateLayer:
-    """Take the compiled code away, as where there is none."""
-    for part in vars(layer).values():
-        if hasattr(part, "_worker"):
-            part._worker = None
-    return layer
+class Uncompiled(TensorOptions):
+    """Options that there is no compiled code for."""
+
+    def known(self, width: int = 0) -> bool:  # noqa: ARG002
+        return False
 
 
 def state_of(kind: Kind, rows: int, options: TensorOptions) -> tuple[Tensor, Tensor]:
@@ -98,8 +97,9 @@ def state_of(kind: Kind, rows: int, options: TensorOptions) -> tuple[Tensor, Ten
 
 def prefill(kind: Kind, options: TensorOptions, timing: Timing) -> dict[str, object]:
     """Milliseconds of a prompt."""
-    layer, old = kind.layer(options), by_torch(kind.layer(options))
-    mlp = packed(MLP(kind.hidden, kind.intermediate, options, bias=False))
+    layer, old = kind.layer(options), kind.layer(Uncompiled(*options))
+    mlp = MLP(kind.hidden, kind.intermediate, options, bias=False)
+    pack(mlp)
     x = torch.randn(PROMPT, kind.hidden).to(options.dtype)
     conv, matrix = state_of(kind, 1, options)
     states = StepStates([StateRow(0, PROMPT, 0, 0)], [conv], [matrix])
@@ -143,10 +143,10 @@ def decode(kind: Kind, rows: int, options: TensorOptions, timing: Timing) -> dic
     table = [StateRow(row, row + 1, 9, row) for row in range(rows)]
     x = torch.randn(rows, kind.hidden).to(options.dtype)
     stacks = []
-    for made in (kind.layer, lambda options: by_torch(kind.layer(options))):
+    for its in (options, Uncompiled(*options)):
         parts = [state_of(kind, rows, options) for _ in range(count)]
         states = [StepStates(table, [conv], [matrix]) for conv, matrix in parts]
-        stacks.append(list(zip([made(options) for _ in range(count)], states, strict=True)))
+        stacks.append(list(zip([kind.layer(its) for _ in range(count)], states, strict=True)))
     buffers = cycle([torch.ones(moved // 4) for _ in range(count)])
 
     def step(stack: list[tuple[StateLayer, StepStates]]) -> None:
@@ -158,7 +158,7 @@ def decode(kind: Kind, rows: int, options: TensorOptions, timing: Timing) -> dic
             next(buffers).sum()
 
     ours, bound, before = median_of_turns(
-        [*(partial(step, stacks[0]),), read, partial(step, stacks[1])], timing
+        [partial(step, stacks[0]), read, partial(step, stacks[1])], timing
     )
     return {
         "rows": rows,

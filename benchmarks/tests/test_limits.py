@@ -7,7 +7,8 @@ import torch
 
 from benchmarks.limits import Bench, Step, bytes_read, operations, random_model, steps
 from benchmarks.step_profile import heading_of
-from radixlm.bench.machine import Timing, head_product, layer_products
+from radixlm.bench import machine
+from radixlm.bench.machine import Timing, head_product, layer_products, product_rates
 from radixlm.layers.linear import Linear
 from radixlm.models import ModelConfig
 from radixlm.runner.model_runner import ModelRunner
@@ -61,3 +62,13 @@ def test_a_profile_names_what_a_step_does(bench, step):
 def test_headings():
     assert heading_of(Linear.__call__) is None
     assert heading_of(ModelRunner.execute) == "rest"
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_products_of_onednn_are_timed_where_it_has_them(
+    known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "has_onednn", lambda _: known)
+    [product, *_] = layer_products(TINY)
+    rates = product_rates(product, 2, torch.float32, Timing(0.0, 0, 1))
+    assert set(rates) == ({"mm", "packed"} if known else {"mm"})

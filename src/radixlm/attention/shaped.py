@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -25,9 +26,25 @@ class _Make(Protocol):
 def of_shapes(pool: KVPool, windows: Sequence[int | None], make: _Make) -> _Backend:
     """Make a backend for each shape of layers with heads. windows: see `by_layer`."""
     heads = {shape[:2] for shape in pool.shapes if shape.n_kv_heads}
+    if not heads:
+        return NoAttention()
     if len(heads) == 1:
         return make(pool, windows=windows)
     return ShapedBackend(pool, windows, make)
+
+
+class NoAttention:
+    """The backend of a pool that keeps nothing (an `AttentionBackend`): it is never asked."""
+
+    sharing = Sharing(1, sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize)
+
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:  # noqa: ARG002
+        """See `AttentionBackend`."""
+        return _never
+
+
+def _never(layer: int, *_: object, **__: object) -> Tensor:
+    raise ValueError(f"layer {layer} has no attention")
 
 
 class ShapedBackend:

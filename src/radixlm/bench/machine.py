@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from radixlm.models import ModelConfig
+from radixlm.products.gemm_choice import has_onednn
 
 # Far more than the caches hold, so that data comes from memory as it does in a model.
 _WEIGHT_BYTES = 256 << 20
@@ -87,8 +88,8 @@ def median_of_turns(works: Sequence[Callable[[], object]], timing: Timing) -> li
 def product_rates(
     product: Product, tokens: int, dtype: torch.dtype, timing: Timing
 ) -> dict[str, float]:
-    """Operations per second with the weight as it is stored (`mm`) and, where there is oneDNN, as
-    that lays it out (`packed`). Copies of the weight take turns, as a model's layers do.
+    """Operations per second with the weight as it is stored (`mm`) and, where oneDNN multiplies its
+    type, as that lays it out (`packed`). Copies of the weight take turns, as a model's layers do.
     """
     weight = torch.empty(product.outer, product.inner, dtype=dtype).normal_()
     copies = [weight]
@@ -97,7 +98,7 @@ def product_rates(
     out = torch.empty(tokens, product.outer, dtype=dtype)
     plain = cycle(copies)
     ways: dict[str, Callable[[], Tensor]] = {"mm": lambda: torch.mm(x, next(plain).t(), out=out)}
-    if torch.backends.mkldnn.is_available():
+    if has_onednn(dtype):
         laid_out = [torch.ops.mkldnn._reorder_linear_weight(w, _PACKED_FOR) for w in copies]
         packed = cycle(laid_out)
         ways["packed"] = lambda: torch.ops.mkldnn._linear_pointwise(

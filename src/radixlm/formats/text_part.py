@@ -19,9 +19,10 @@ _OUTSIDE = (
     *("quantization_config", "transformers_version", "dtype", "torch_dtype"),
     *("eos_token_id", "bos_token_id"),
 )
-# Their weights, or a part of them: a scale beside its codes.
+# Their weights, or a part of them: a scale beside its codes. Nemotron-H calls a decoder a backbone.
 _EMBEDDING, _HEAD = (
-    re.compile(rf"((?:.*\.)?){name}\.(.+)") for name in ("embed_tokens", "lm_head")
+    re.compile(rf"((?:.*\.)?){name}\.(.+)")
+    for name in (r"(?:embed_tokens|(?<=backbone\.)embeddings)", "lm_head")
 )
 # Parts with embeddings of their own.
 _OTHERS = re.compile(r"(^|\.)(talker|code2wav|code_predictor|mtp|vision|visual|audio)")

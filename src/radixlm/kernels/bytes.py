@@ -42,43 +42,69 @@ def has_byte_products() -> bool:
     return processor_has(bytes_) and processor_has("f16c")
 
 
-def _has_dots() -> bool:
+def has_dots() -> bool:
     """Whether it multiplies and adds up four bytes in one instruction."""
     if VECTOR_LANES == MOST_LANES:
         return processor_has("avx512vnni")
     return processor_has("avxvnni")
 
 
+def are_centred(bits: int) -> bool:
+    """Whether codes of that many bits are multiplied less 128: `add_dots` then leaves out 128 times
+    the sum of the signed bytes.
+    """
+    return bits == 8 and VECTOR_LANES < MOST_LANES and not has_dots()
+
+
 def add_dots(ops: Lanes, builder: ir.IRBuilder, total: Any, codes: Any, x: Any, bits: int) -> Any:
     """total + the product of four unsigned codes, below 2^bits (or 32, of 4 bits), with four signed
-    bytes, by lane. All are vectors of `VECTOR_LANES` int32.
+    bytes, by lane. All are vectors of `VECTOR_LANES` int32. See `are_centred`.
     """
     width = 32 * VECTOR_LANES
-    if _has_dots():
+    if has_dots():
         return call(builder, f"llvm.x86.avx512.vpdpbusd.{width}", ops.integers, [total, codes, x])
-    # Two products of full bytes do not fit 16 bits; those of 5 bits do.
+    # Two products of full bytes do not fit 16 bits; those of 5 bits do, and 128 x 127 twice.
+    if are_centred(bits):
+        codes, x = _sizes_and_signed(ops, builder, codes, x)
+    if bits == 4 or are_centred(bits):
+        return builder.add(total, sum_pairs(builder, dot_pairs(builder, codes, x)))
     low = ops.all_integer(0x0F0F0F0F)
-    if bits == 4:
-        return builder.add(total, _dots(builder, codes, x))
     upper = builder.and_(builder.lshr(codes, ops.all_integer(4)), low)
-    made = builder.shl(_dots(builder, upper, x), ops.all_integer(4))
-    return builder.add(total, builder.add(made, _dots(builder, builder.and_(codes, low), x)))
+    upper, lower = (
+        sum_pairs(builder, dot_pairs(builder, part, x))
+        for part in (upper, builder.and_(codes, low))
+    )
+    made = builder.shl(upper, ops.all_integer(4))
+    return builder.add(total, builder.add(made, lower))
 
 
-def _dots(builder: ir.IRBuilder, codes: Any, x: Any) -> Any:
-    """The product of four half bytes with four signed bytes."""
-    bytes_, halves = (
+def _sizes_and_signed(ops: Lanes, builder: ir.IRBuilder, codes: Any, x: Any) -> tuple[Any, Any]:
+    """The sizes of codes less 128, and the bytes of x with the signs of these, so that products
+    stay the same.
+    """
+    kind = _bytes(ops)
+    centred = builder.bitcast(builder.xor(codes, ops.all_integer(-0x7F7F7F80)), kind)
+    wraps = ir.Constant(ir.IntType(1), 0)
+    sizes = call(builder, f"llvm.abs.v{kind.count}i8", kind, [centred, wraps])
+    operands = [builder.bitcast(x, kind), centred]
+    return sizes, call(builder, "llvm.x86.avx2.psign.b", kind, operands)
+
+
+def dot_pairs(builder: ir.IRBuilder, codes: Any, x: Any) -> Any:
+    """The sums of the products of two unsigned bytes with two signed ones, 16 bits each."""
+    bytes_, pairs = (
         ir.VectorType(kind, 4 * VECTOR_LANES // size) for kind, size in ((_INT8, 1), (_INT16, 2))
     )
-    names = (
-        ("avx512.pmaddubs.w.512", "avx512.pmaddw.d.512")
-        if VECTOR_LANES == MOST_LANES
-        else ("avx2.pmadd.ub.sw", "avx2.pmadd.wd")
-    )
+    name = "avx512.pmaddubs.w.512" if VECTOR_LANES == MOST_LANES else "avx2.pmadd.ub.sw"
     operands = [builder.bitcast(each, bytes_) for each in (codes, x)]
-    pairs = call(builder, f"llvm.x86.{names[0]}", halves, operands)
-    ones = ir.Constant(halves, [1] * halves.count)
-    return call(builder, f"llvm.x86.{names[1]}", codes.type, [pairs, ones])
+    return call(builder, f"llvm.x86.{name}", pairs, operands)
+
+
+def sum_pairs(builder: ir.IRBuilder, pairs: Any) -> Any:
+    """The sums of two 16-bit numbers each, in 32 bits."""
+    name = "avx512.pmaddw.d.512" if VECTOR_LANES == MOST_LANES else "avx2.pmadd.wd"
+    ones = ir.Constant(pairs.type, [1] * pairs.type.count)
+    return call(builder, f"llvm.x86.{name}", ir.VectorType(_INT32, VECTOR_LANES), [pairs, ones])
 
 
 def looked_up(ops: Lanes, builder: ir.IRBuilder, table: Sequence[int], codes: Any) -> Any:

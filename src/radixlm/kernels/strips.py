@@ -39,7 +39,7 @@ Join = Callable[[Lanes, list[Any]], list[Any]]
 class Strip:
     """Code for one product: sums of all rows and vectors, as variables that become registers.
 
-    lanes: of a vector.
+    lanes: of a vector. widened: rows are float32, also where units are pairs.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class Strip:
         *,
         pairs: bool,
         lanes: int = MOST_LANES,
+        widened: bool = False,
     ) -> None:
-        self._builder = builder
+        self._builder, self._widened = builder, pairs and widened
         self._ops = ops = Lanes(builder, lanes)
         if pairs:
             self._load, self._load_one = ops.load_pairs, ops.load_pair
@@ -76,11 +77,24 @@ class Strip:
         builder = self._builder
         at = builder.add(b, builder.mul(unit, b_stride))
         vectors = [self._load(at, v * self._numbers) for v in range(len(self._grid[0]))]
+        if self._widened:
+            self._add_widened(rows, vectors, unit)
+            return
         for address, row in zip(rows, self._grid, strict=True):
             factor = self._load_one(offset(builder, address, unit, UNIT_BYTES), 0)
             for vector, variable in zip(vectors, row, strict=True):
                 total = builder.load(variable)
                 builder.store(self._multiply_add(factor, vector, total), variable)
+
+    def _add_widened(self, rows: Sequence[Any], vectors: Sequence[Any], unit: Any) -> None:
+        """All first numbers of pairs, then all second ones: fewer registers than both at once."""
+        builder, ops = self._builder, self._ops
+        for place, numbers in enumerate(zip(*map(ops.widened, vectors), strict=True)):
+            for address, row in zip(rows, self._grid, strict=True):
+                factor = ops.load_one(offset(builder, address, unit, 2 * UNIT_BYTES), place)
+                for number, variable in zip(numbers, row, strict=True):
+                    total = builder.load(variable)
+                    builder.store(ops.multiply_add(factor, number, total), variable)
 
     def store(
         self, rows: Sequence[Any], *, bfloat16: bool = False, join: Join | None = None

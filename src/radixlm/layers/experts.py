@@ -107,9 +107,18 @@ class SharedExpert:
         yield "", self._gate
 
 
+class LatentSpace:
+    """Products around all experts of a layer: what they take has fewer numbers (Nemotron 3)."""
+
+    def __init__(self, hidden_size: int, size: int, options: TensorOptions) -> None:
+        self.down = Linear(hidden_size, {"fc1_latent_proj": size}, options, bias=False)
+        self.up = Linear(size, {"fc2_latent_proj": hidden_size}, options, bias=False)
+
+
 class ExpertMLP:
     """The sum of the chosen experts' results, weighted, and of a shared one's, if there is one.
-    weighs_inputs: weights are for what experts are given, not for their results.
+    weighs_inputs: weights are for what experts are given, not for their results. latent: around
+    those that are chosen.
     """
 
     is_compiled = False
@@ -121,9 +130,10 @@ class ExpertMLP:
         shared: SharedExpert | MLP | None = None,
         *,
         weighs_inputs: bool = False,
+        latent: LatentSpace | None = None,
     ) -> None:
         self._router, self._experts, self._shared = router, experts, shared
-        self._weighs_inputs = weighs_inputs
+        self._weighs_inputs, self._latent = weighs_inputs, latent
 
     def __call__(
         self,
@@ -143,7 +153,8 @@ class ExpertMLP:
         tokens = order // chosen.shape[1]
         counts = enumerate(of_pair.bincount().tolist())
         parts = {self._experts[expert]: count for expert, count in counts if count}
-        taken, weights = x.index_select(0, tokens), weights.view(-1, 1).index_select(0, order)
+        given = x if self._latent is None else self._latent.down(x)
+        taken, weights = given.index_select(0, tokens), weights.view(-1, 1).index_select(0, order)
         if self._weighs_inputs:
             taken.mul_(weights)
         first = _products({mlp.gate_up: n for mlp, n in parts.items()}, taken)
@@ -151,6 +162,9 @@ class ExpertMLP:
         made = _products({mlp.down: n for mlp, n in parts.items()}, between)
         if not self._weighs_inputs:
             made.mul_(weights)
+        if self._latent is not None:
+            made = self._latent.up(torch.zeros_like(given).index_add_(0, tokens, made))
+            return made if self._shared is None else made.add_(self._shared(x))
         total = torch.zeros_like(x) if self._shared is None else self._shared(x)
         return total.index_add_(0, tokens, made)
 
@@ -161,6 +175,8 @@ class ExpertMLP:
             yield from expert.linears()
         if self._shared is not None:
             yield from self._shared.linears()
+        if self._latent is not None:
+            yield from (("", self._latent.down), ("", self._latent.up))
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from named(self.linears())

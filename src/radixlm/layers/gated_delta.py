@@ -14,9 +14,10 @@ from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.scan_kernel import ScanShape
-from radixlm.layers.scans import Scan, ScanInputs
+from radixlm.layers.scans import Scan
 from radixlm.layers.state_gates import Decays, OutputGate
 from radixlm.layers.step_states import StepStates
+from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
 
 
@@ -25,7 +26,8 @@ class DeltaSizes(NamedTuple):
 
     keys, values: heads of each; a key's head is that of several values' in a row. key, value: of a
     head. width: of the convolution. projections: names of what makes queries, keys, values and
-    gates, and of what makes betas and decays: one or two tensors each, see `GatedDelta`.
+    gates, and of what makes betas and decays: one or two tensors each, see `GatedDelta`, or six.
+    most: that betas can be. eps: of the norm of what is read; 0: the model's. norm, output: names.
     """
 
     keys: int
@@ -35,6 +37,10 @@ class DeltaSizes(NamedTuple):
     width: int
     projections: tuple[str, ...]
     place: str = "linear_attn"
+    most: float = 1.0
+    eps: float = 0.0
+    norm: str = "norm"
+    output: str = "out_proj"
 
     @property
     def channels(self) -> int:
@@ -49,8 +55,10 @@ class DeltaSizes(NamedTuple):
     @property
     def parts(self) -> dict[str, int]:
         """The outputs of the projections, by name."""
-        gates, heads = self.values * self.value, self.values
+        gates, heads, keys = self.values * self.value, self.values, self.keys * self.key
         sizes = [self.channels, gates, heads, heads]
+        if len(self.projections) == 6:
+            sizes = [keys, keys, gates, *sizes[1:]]
         if len(self.projections) == 2:
             sizes = [self.channels + gates, 2 * heads]
         return dict(zip(self.projections, sizes, strict=True))
@@ -59,7 +67,7 @@ class DeltaSizes(NamedTuple):
         """The rows of projections that are stored by heads of keys, in the order in which they are
         used, by name.
         """
-        if len(self.projections) == 4:
+        if len(self.projections) != 2:
             return {}
         repeats = self.values // self.keys
         sizes = [self.key, self.key, repeats * self.value, repeats * self.value]
@@ -93,11 +101,13 @@ class GatedDelta:
         self.conv = CausalConv(sizes.channels, sizes.width, options, bias=False)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.step = exact.empty(sizes.values), exact.empty(sizes.values)
-        self._decays = Decays(self.decay, self.step, options, betas=True)
+        self._decays = Decays(self.decay, self.step, options, most=sizes.most)
         self._scan = Scan(ScanShape(sizes.key, sizes.value, delta=True), options)
         self.norm = options.empty(sizes.value)
+        eps = sizes.eps or eps
         self._gate = OutputGate((sizes.values, sizes.value), self.norm, "before", eps, options)
-        self.output = Linear(sizes.values * sizes.value, {"out_proj": hidden}, options, bias=False)
+        inner = sizes.values * sizes.value
+        self.output = Linear(inner, {sizes.output: hidden}, options, bias=False)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -129,4 +139,4 @@ class GatedDelta:
         yield from self.conv.named_weights("conv1d")
         yield "A_log", self.decay
         yield "dt_bias", self.step
-        yield "norm.weight", self.norm
+        yield f"{self._sizes.norm}.weight", self.norm

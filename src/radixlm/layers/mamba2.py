@@ -14,9 +14,10 @@ from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.scan_kernel import ScanShape
-from radixlm.layers.scans import Scan, ScanInputs
+from radixlm.layers.scans import Scan
 from radixlm.layers.state_gates import Decays, GateNorm, OutputGate
 from radixlm.layers.step_states import StepStates
+from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
 
 
@@ -72,7 +73,7 @@ class Mamba2:
         self.conv = CausalConv(sizes.channels, sizes.width, options, bias=sizes.conv_bias)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.step, self.skip = (exact.empty(sizes.heads) for _ in range(3))
-        self._decays = Decays(self.decay, self.step, options, betas=False)
+        self._decays = Decays(self.decay, self.step, options)
         shape = ScanShape(sizes.key, sizes.head, delta=False)
         self._scan = Scan(shape, options, self.skip)
         self.norm = options.empty(inner)

@@ -235,12 +235,14 @@ class Rotation(NamedTuple):
 class Rotary:
     """cos and sin of every position below `context_length`, computed once in float32; behind them,
     from position `context_length` on, those of requests that are short (`RopeConfig.short_length`).
-    rope: None: nothing turns.
+    rope: None: nothing turns, which one row says of all positions.
     """
 
     def __init__(
         self, rope: RopeConfig | None, head_dim: int, context_length: int, options: TensorOptions
     ) -> None:
+        self._turns = rope is not None
+        context_length = context_length if self._turns else 1
         if options.device.type == "meta":  # its arithmetic has torch import its compiler: seconds
             table = torch.empty(context_length, head_dim, device=options.device)
         else:
@@ -255,7 +257,8 @@ class Rotary:
         """The rotations of `positions` (tokens,) int64, each in [0, context_length). out: memory
         for their table; then factors have always the same, too.
         """
-        table = torch.index_select(self._table, 0, positions, out=out)
+        rows = positions if self._turns else torch.zeros_like(positions)
+        table = torch.index_select(self._table, 0, rows, out=out)
         factors = None if self._queries is None else self._queries.at(positions)
         if out is not None and factors is not None:
             if self._factors is None:

@@ -32,26 +32,28 @@ from radixlm.layers.linear import bits_of
 from radixlm.products.compiled import TensorOptions, sigmoid
 
 GateNorm = Literal["before", "after", ""]
+OutputActivation = Literal["silu", "sigmoid"]
 ROWS_PER_UNIT = 16
 _INT64 = ir.IntType(64)
 # Of log(1 + y) = 2 (s + s^3 / 3 + ..), s = y / (2 + y) <= 1/3: the error is 1e-8.
 _TERMS = 7
 
 _DecayArguments = namedtuple(
-    "_DecayArguments", "counters rows width steps betas stride rate bias decay beta"
+    "_DecayArguments", "counters rows width steps betas stride most rate bias decay beta"
 )
 
 
 @compiled(_DecayArguments)
 def decay_kernel(*, bfloat16: bool, betas: bool) -> Callable[[Any], None]:
     """decay = -e^rate softplus(step + bias), of rows of `width`, `stride` bytes apart; beta: the
-    sigmoid of a row of `betas`, or without them the softplus.
+    sigmoid of a row of `betas` times the float32 with the bits of `most`, or without them the
+    softplus.
     """
     element = 2 if bfloat16 else 4
 
-    @emitted(types.void, *[types.int64] * 7)
+    @emitted(types.void, *[types.int64] * 7, types.float32)
     def fade(builder: ir.IRBuilder, *given: Any) -> None:
-        steps, its_betas, rate, bias, decay, beta, width = given
+        steps, its_betas, rate, bias, decay, beta, width, most = given
         for ops, index in vectors_and_rest(builder, width):
 
             def at(address: Any, size: int = 4, index: Any = index) -> Any:
@@ -63,14 +65,16 @@ def decay_kernel(*, bfloat16: bool, betas: bool) -> Callable[[Any], None]:
             ops.store(builder.fsub(ops.all(0), builder.fmul(rates, size)), at(decay), 0)
             if betas:
                 number = ops.load(at(its_betas, element), 0, bfloat16=bfloat16)
-                size = sigmoid(builder, ops, number, coarse=False)
+                part = sigmoid(builder, ops, number, coarse=False)
+                size = builder.fmul(part, ops.spread(most))
             ops.store(size, at(beta), 0)
 
     @inner
     def row(args: _DecayArguments, index: int) -> None:
         by, into = index * args.stride, 4 * index * args.width
-        made = args.decay + into, args.beta + into
-        fade(args.steps + by, args.betas + by, args.rate, args.bias, *made, args.width)
+        steps, betas, most = args.steps + by, args.betas + by, float_of_bits(np.int32(args.most))
+        decay, beta = args.decay + into, args.beta + into
+        fade(steps, betas, args.rate, args.bias, decay, beta, args.width, most)
 
     return over_rows(row, ROWS_PER_UNIT)
 
@@ -90,27 +94,31 @@ def _softplus(builder: ir.IRBuilder, ops: Lanes, x: Any) -> Any:
 class Decays:
     """Decays of states at a token, by the size of its step; and how much of its change it adds.
 
-    rate, bias: (heads,) float32, filled later.
+    rate, bias: (heads,) float32, filled later. most: that betas can be; 0: there are none.
     """
 
-    def __init__(self, rate: Tensor, bias: Tensor, options: TensorOptions, *, betas: bool) -> None:
-        self._rate, self._bias = rate, bias
+    def __init__(
+        self, rate: Tensor, bias: Tensor, options: TensorOptions, *, most: float = 0.0
+    ) -> None:
+        self._rate, self._bias, self._most = rate, bias, most
         self._worker: Worker | None = None
         if options.known():
             bfloat16 = options.dtype == torch.bfloat16
             self._worker = Worker(
-                decay_kernel(bfloat16=bfloat16, betas=betas),
+                decay_kernel(bfloat16=bfloat16, betas=most != 0),
+                most=bits_of(most),
                 rate=rate.data_ptr(),
                 bias=bias.data_ptr(),
             )
 
     def __call__(self, steps: Tensor, betas: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(tokens, heads), of one tensor -> logarithms of decays, and sigmoids of betas, or without
-        them the sizes of steps: both (tokens, heads) float32, new.
+        """(tokens, heads), of one tensor -> logarithms of decays, and betas, of which sigmoids are
+        taken, or without them the sizes of steps: both (tokens, heads) float32, new.
         """
         if self._worker is None:
             sizes = functional.softplus(steps.float() + self._bias)
-            return -self._rate.exp() * sizes, sizes if betas is None else betas.float().sigmoid()
+            beta = sizes if betas is None else betas.float().sigmoid() * self._most
+            return -self._rate.exp() * sizes, beta
         decay, beta = torch.empty((2, *steps.shape))
         arguments = self._worker.arguments
         arguments.rows, arguments.width = steps.shape
@@ -127,8 +135,10 @@ _GateArguments = namedtuple(
 
 
 @compiled(_GateArguments)
-def output_gate_kernel(norm: GateNorm, *, bfloat16: bool) -> Callable[[Any], None]:
-    """out = silu(gate) * read, of rows of `groups` of `width` numbers, those of gates `stride`
+def output_gate_kernel(
+    norm: GateNorm, kind: OutputActivation, *, bfloat16: bool
+) -> Callable[[Any], None]:
+    """out = kind(gate) * read, of rows of `groups` of `width` numbers, those of gates `stride`
     bytes apart; normed before or after that by a weight, `weight_step` bytes from group to group.
     eps: the bits of a float32.
     """
@@ -137,7 +147,8 @@ def output_gate_kernel(norm: GateNorm, *, bfloat16: bool) -> Callable[[Any], Non
     def gated(builder: ir.IRBuilder, ops: Lanes, x: Any, gate: Any, index: Any) -> Any:
         at = offset(builder, gate, index, element)
         its = ops.load(at, 0, bfloat16=bfloat16)
-        return builder.fmul(x, builder.fmul(its, sigmoid(builder, ops, its, coarse=bfloat16)))
+        part = sigmoid(builder, ops, its, coarse=bfloat16)
+        return builder.fmul(x, builder.fmul(its, part) if kind == "silu" else part)
 
     @emitted(types.float32, *[types.int64] * 3)
     def squares(builder: ir.IRBuilder, read: Any, gate: Any, width: Any) -> Any:
@@ -181,7 +192,8 @@ def output_gate_kernel(norm: GateNorm, *, bfloat16: bool) -> Callable[[Any], Non
 
 
 class OutputGate:
-    """Gates, whose silu multiplies what was read; that is normed before or after it, or not at all.
+    """Gates, whose silu or sigmoid multiplies what was read; that is normed before or after it, or
+    not at all.
 
     groups: how many are normed, and their numbers. weight: of one group or of all, filled later.
     """
@@ -193,12 +205,14 @@ class OutputGate:
         norm: GateNorm,
         eps: float,
         options: TensorOptions,
+        kind: OutputActivation = "silu",
     ) -> None:
         self._groups, self._weight, self._norm, self._eps = groups, weight, norm, eps
+        self._kind = kind
         self._worker: Worker | None = None
         if options.known():
             self._worker = Worker(
-                output_gate_kernel(norm, bfloat16=options.dtype == torch.bfloat16),
+                output_gate_kernel(norm, kind, bfloat16=options.dtype == torch.bfloat16),
                 groups=groups[0],
                 width=groups[1],
                 weight=weight.data_ptr(),
@@ -220,7 +234,8 @@ class OutputGate:
         return out
 
     def _by_torch(self, read: Tensor, gate: Tensor) -> Tensor:
-        made = functional.silu(gate.float())
+        wide = gate.float()
+        made = functional.silu(wide) if self._kind == "silu" else wide.sigmoid()
         match self._norm:
             case "after":
                 made = self._normed(read * made)

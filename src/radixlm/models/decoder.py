@@ -145,11 +145,13 @@ class CausalLM:
 
     @property
     def expansions(self) -> list[Expansion]:
-        """The matrices with which attention makes keys and values, of each layer; empty: it is
-        given them.
+        """The matrices with which attention makes keys and values, of each layer (some other's
+        where it has no attention); empty: it is given them.
         """
-        found = (layer.attention.expansion for layer in self.layers if layer.attention is not None)
-        return [expansion for expansion in found if expansion is not None]
+        mixers = (layer.attention for layer in self.layers)
+        found = [None if mixer is None else mixer.expansion for mixer in mixers]
+        known = [expansion for expansion in found if expansion is not None]
+        return [expansion or known[0] for expansion in found] if known else []
 
     def adaptable(self) -> Iterator[tuple[str, Linear]]:
         """Products that adapters may add to, and where their names begin."""

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from radixlm.attention.attend import Attend
-from radixlm.layers.experts import (
-    ExpertMLP,
-    ExpertRouter,
-    ExpertsBeside,
-    ScaledRouter,
-    SharedExpert,
-)
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
-from radixlm.layers.gated_delta import DeltaSizes, GatedDelta
-from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.layer_inputs import LayerInput
 from radixlm.layers.linear import Linear, QueryKeyNorm, RMSNorm
 from radixlm.layers.lora import Multiply
-from radixlm.layers.mamba2 import Mamba2, MambaSizes
 from radixlm.layers.mlps import MLP, sigmoid
 from radixlm.layers.norms import HeadNorms, LayerNorm, NoNorm, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
-from radixlm.layers.short_conv import ConvSizes, ShortConv
 from radixlm.layers.split import Split, SplitRowNorm
 from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.latent_projections import LatentProjections
+from radixlm.models.layer_parts import StateLayer, make_beside, make_mlp, make_state
 from radixlm.models.model_config import ModelConfig
-from radixlm.models.traits import Experts
 from radixlm.products.compiled import TensorOptions
 
 NamedWeights = Iterator[tuple[str, Tensor]]
 Norm = RMSNorm | LayerNorm | NoNorm
-StateLayer = GatedDelta | Mamba2 | ShortConv
 
 
 def make_norm(config: ModelConfig, options: TensorOptions) -> RMSNorm | LayerNorm:
@@ -171,10 +158,10 @@ class DecoderLayer:
         options: TensorOptions,
         split: Split | None = None,
     ) -> None:
+        config = config.of_layer(layer)
         self._traits = traits = config.traits
-        names, config = traits.norms, config.of_layer(layer)
+        names, mixer = traits.norms, config.mixers[layer]
         self._reduce = None if split is None else split.reduce
-        mixer = config.mixers[layer]
         self.attention: SelfAttention | LatentProjections | None = None
         if mixer in ("attention", "both"):
             self.attention = (
@@ -184,17 +171,18 @@ class DecoderLayer:
             )
         self.state: StateLayer | None = None
         if mixer in ("state", "both"):
-            self.state = _state(config, layer, options)
-        self.mlp = _mlp(config, layer, options)
-        self.beside = _beside(config, options)
+            self.state = make_state(config, layer, options)
+        self.mlp = make_mlp(config, layer, options)
+        self.beside = make_beside(config, options)
         self.input: LayerInput | None = None
         if traits.layer_inputs:
             sizes = config.hidden_size, traits.layer_inputs
             self.input = LayerInput(*sizes, str(traits.activation), config.norm_eps, options)
         self.scale = options.empty(1) if traits.layer_scale else None
+        self._mixes = mixer != "none"
         norm, mlp_norm = (
-            make_norm(config, options) if name else NoNorm()
-            for name in (names.attention, names.mlp)
+            make_norm(config, options) if name and there else NoNorm()
+            for name, there in ((names.attention, self._mixes), (names.mlp, self.mlp is not None))
         )
         self.attention_norm: Norm = norm
         self.mlp_norm: Norm = mlp_norm
@@ -209,7 +197,7 @@ class DecoderLayer:
         """Whether it is nothing but calls of workers, attention left out."""
         norms = (self.attention_norm, self.mlp_norm, self.after_attention, self.after_mlp)
         alone = not self._parallel and self._reduce is None and self.scale is None
-        if not alone or self.state is not None or self.attention is None:
+        if not alone or self.state is not None or self.attention is None or self.mlp is None:
             return False
         parts = (self.attention, self.mlp, *(norm for norm in norms if norm is not None))
         return all(part.is_compiled for part in parts)
@@ -231,22 +219,20 @@ class DecoderLayer:
         but for those of experts. given: the layer's input, (tokens, traits.layer_inputs). states:
         of the step's rows.
         """
-        normed = self.attention_norm(hidden, part, at.normed)
-        mixed: list[Tensor] = []
-        if self.attention is not None:
-            mixed.append(self.attention(normed, rotation, attend, at, multiply))
-        if self.state is not None:
-            mixed.append(self.state(normed, states, multiply))
-        part = mixed[0] if len(mixed) == 1 else mixed[0].add_(mixed[1])
-        if self._parallel:
-            part = self.mlp(normed, multiply=multiply).add_(part)
+        if self._mixes:
+            normed = self.attention_norm(hidden, part, at.normed)
+            mixed = [] if self.state is None else [self.state(normed, states, multiply)]
+            if self.attention is not None:
+                mixed.append(self.attention(normed, rotation, attend, at, multiply))
+            part = mixed[0] if len(mixed) == 1 else mixed[0].add_(mixed[1])
+            if self._parallel and self.mlp is not None:
+                part = self.mlp(normed, multiply=multiply).add_(part)
             if self._reduce is not None:
                 self._reduce(part)
+            if self.after_attention is not None:
+                part = self.after_attention(part, None, at.part)
+        if self._parallel or self.mlp is None:
             return part
-        if self._reduce is not None:
-            self._reduce(part)
-        if self.after_attention is not None:
-            part = self.after_attention(part, None, at.part)
         normed = self.mlp_norm(hidden, part, at.normed)
         part = self.mlp(normed, at.gated, at.part, multiply)
         if self._reduce is not None:
@@ -282,7 +268,7 @@ class DecoderLayer:
         for place, mixer in self._mixers():
             for linear in mixer.linears():
                 yield f"{place}.", linear
-        for place, linear in self.mlp.linears():
+        for place, linear in () if self.mlp is None else self.mlp.linears():
             yield joined(self._traits.mlp, place), linear
         for part in (self.beside, self.input):
             if part is not None:
@@ -296,7 +282,8 @@ class DecoderLayer:
         if self.after_attention is not None:
             yield from under(names.after_attention, self.after_attention.named_weights())
         yield from under(names.mlp, self.mlp_norm.named_weights())
-        yield from under(self._traits.mlp, self.mlp.named_weights())
+        if self.mlp is not None:
+            yield from under(self._traits.mlp, self.mlp.named_weights())
         if self.after_mlp is not None:
             yield from under(names.after_mlp, self.after_mlp.named_weights())
         for part in (self.beside, self.input):
@@ -304,88 +291,6 @@ class DecoderLayer:
                 yield from part.named_weights()
         if self.scale is not None:
             yield "layer_scalar", self.scale
-
-
-def _state(config: ModelConfig, layer: int, options: TensorOptions) -> StateLayer:
-    sizes, hidden, eps = config.traits.state, config.hidden_size, config.norm_eps
-    match sizes:
-        case DeltaSizes():
-            return GatedDelta(sizes, layer, hidden, eps, options)
-        case MambaSizes():
-            return Mamba2(sizes, layer, hidden, eps, options)
-        case ConvSizes():
-            return ShortConv(sizes, layer, options)
-        case None:
-            raise ValueError(f"{config.model_type} has no states")
-
-
-def _mlp(config: ModelConfig, layer: int, options: TensorOptions) -> MLP | ExpertMLP:
-    traits = config.traits
-    experts = traits.experts
-    chosen = experts is not None and not experts.beside
-    if experts is not None and chosen and (not experts.layers or experts.layers[layer]):
-        return _experts(config, experts, options)
-    return MLP(
-        config.hidden_size,
-        config.intermediate_size,
-        options,
-        bias=traits.mlp_bias,
-        gate_up=traits.gate_up,
-        down=traits.down,
-        gated=traits.gated,
-        activation=traits.activation,
-    )
-
-
-def _beside(config: ModelConfig, options: TensorOptions) -> ExpertsBeside | None:
-    experts = config.traits.experts
-    if experts is None or not experts.beside:
-        return None
-    made = _experts(config, experts, options)
-    return ExpertsBeside(made, config.hidden_size, config.norm_eps, options)
-
-
-def _experts(config: ModelConfig, traits: Experts, options: TensorOptions) -> ExpertMLP:
-    hidden, act = config.hidden_size, config.traits.activation
-
-    def mlp(size: int, gate_up: tuple[str, ...], down: str) -> MLP:
-        bias = traits.bias
-        return MLP(hidden, size, options, bias=bias, gate_up=gate_up, down=down, activation=act)
-
-    router = _router(config, traits, options)
-    experts = [
-        mlp(
-            traits.size,
-            tuple(name.format(number) for name in traits.gate_up),
-            traits.down.format(number),
-        )
-        for number in range(traits.number)
-    ]
-    shared: SharedExpert | MLP | None = None
-    if traits.shared:
-        *gate_up, down = (f"{traits.shared_place}.{name}" for name in traits.shared_names)
-        shared = mlp(traits.shared, tuple(gate_up), down)
-        if traits.shared_gate:
-            shared = SharedExpert(shared, hidden, options, gate=traits.shared_gate)
-    return ExpertMLP(router, experts, shared, weighs_inputs=traits.weighs_inputs)
-
-
-def _router(
-    config: ModelConfig, traits: Experts, options: TensorOptions
-) -> ExpertRouter | GroupedRouter:
-    hidden, number = config.hidden_size, traits.number
-    if traits.beside:
-        its, eps = traits, config.norm_eps
-        return ScaledRouter(hidden, number, options, name=its.router, chosen=its.chosen, eps=eps)
-    shared: dict[str, Any] = {
-        "name": traits.router,
-        "chosen": traits.chosen,
-        "renormalised": traits.renormalised,
-        "scale": config.traits.residual * traits.scale,
-    }
-    if traits.routing is None:
-        return ExpertRouter(hidden, number, options, bias=traits.bias, **shared)
-    return GroupedRouter(hidden, number, options, traits.routing, **shared)
 
 
 def under(prefix: str, weights: NamedWeights) -> NamedWeights:

@@ -9,6 +9,7 @@ experts.paired                rows of gates come first, then those of up
 gated_queries                 rows of gates come first, then those of queries
 state                         rows come by kind, not by head
 factors                       are multiplied
+renamed                       names of layers here; see `stored_names`
 spare_layers, spare           left out: they only propose tokens, which the model then would check
 """
 
@@ -27,6 +28,7 @@ from torch import Tensor
 from radixlm.layers.expansion import LatentSizes
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import Checkpoint
+from radixlm.models.stored_names import Renamed
 from radixlm.products.quantized import QuantizedWeight
 
 _OF_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.", re.ASCII)
@@ -245,6 +247,7 @@ class Folded:
     """See `Checkpoint`: one whose weights are what the layers of this model expect."""
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
+        checkpoint = Renamed(checkpoint, config.traits.renamed)
         self.where, self.is_quantized = checkpoint.where, checkpoint.is_quantized
         self._checkpoint, self._config = checkpoint, config
         stacks = _stacks(config)

@@ -92,12 +92,14 @@ class ModelConfig:
 
     def of_layer(self, layer: int) -> ModelConfig:
         """The sizes that one layer has."""
-        shapes, sizes = self.traits.shapes, self.traits.mlp_sizes
-        if not shapes and not sizes:
-            return self
-        n_kv_heads, head_dim = self.kv_shapes[layer][:2]
-        size = sizes[layer] if sizes else self.intermediate_size
-        return replace(self, n_kv_heads=n_kv_heads, head_dim=head_dim, intermediate_size=size)
+        traits, made = self.traits, self
+        if traits.shapes or traits.mlp_sizes:
+            n_kv_heads, head_dim = self.kv_shapes[layer][:2]
+            size = traits.mlp_sizes[layer] if traits.mlp_sizes else self.intermediate_size
+            made = replace(self, n_kv_heads=n_kv_heads, head_dim=head_dim, intermediate_size=size)
+        if traits.state_norms is not None and self.mixers[layer] == "state":
+            made = replace(made, traits=traits._replace(norms=traits.state_norms))
+        return made
 
     @property
     def short_length(self) -> int | None:

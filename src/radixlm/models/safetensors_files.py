@@ -31,6 +31,8 @@ _STRAY = re.compile(
     r"|(model\.)?(mtp|v_head|value_head)\..*"
 )
 
+# What models of states alone call a decoder, and Nemotron-H.
+_BACKBONE = re.compile(r"(?:backbone|model)\.(embeddings?\.)?")
 _DIGITS = re.compile(r"\d+", re.ASCII)
 
 
@@ -146,14 +148,21 @@ def surveyed(
     for shard in weight_files(folder):
         with open_shard(shard) as file:
             for stored in file.keys():  # noqa: SIM118 - a handle, not a dict
-                name = stored if wanted is None else wanted.get(stored)
-                if name is None or _STRAY.fullmatch(name):
+                name = _usual(stored if wanted is None else wanted.get(stored, ""))
+                if not name or _STRAY.fullmatch(name):
                     stray.append(stored)
                 elif indexed is None or indexed.get(stored) == shard:
                     found[name] = _stored(shard, stored, file.get_slice(stored), dtypes)
     # Those of shards that have no text, which are not opened.
     read = {*stray, *(its.name for its in found.values())}
     return found, stray + [name for name in indexed or () if name not in read]
+
+
+def _usual(name: str) -> str:
+    match = _BACKBONE.match(name)
+    if match is None:
+        return name
+    return f"model.{'embed_tokens.' if match[1] else ''}{name[match.end() :]}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.gated_delta import DeltaSizes
 from radixlm.layers.grouped_router import GroupedRouting
+from radixlm.layers.kimi_delta import KimiSizes
 from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.mlps import Clamped
 from radixlm.layers.short_conv import ConvSizes
@@ -62,6 +63,7 @@ class Experts(NamedTuple):
         rows; (experts, in, out), and biases beside it with `_bias`, in columns; the shapes tell
         which, in either. Or one by one: as in rows, gate and up together, or each expert's by the
         names here.
+    latent: what all experts take and give has this size, see `LatentSpace`; 0: the model's.
     paired: rows of gate and up take turns. weighs_inputs: see `ExpertMLP`. beside: they are beside
         the layer's MLP, see `ExpertsBeside`.
     """
@@ -82,6 +84,7 @@ class Experts(NamedTuple):
     down: str = "experts.{}.down_proj"
     bias: bool = False
     stacked: Literal["", "rows", "columns", "either", "or one by one"] = ""
+    latent: int = 0
     paired: bool = False
     weighs_inputs: bool = False
     beside: bool = False
@@ -118,6 +121,9 @@ class Traits(NamedTuple):
     layer_inputs: numbers that a layer is given of each token, see `LayerInputs`; 0: none.
     layer_scale: what a layer gives is multiplied by a number of its own.
     state: of layers that carry one from token to token. mixers: of each layer; empty: attention.
+    state_norms: of layers with a state; None: those of all. mlps: layers that have an MLP or
+        experts; empty: all.
+    renamed: patterns of names in the files, and what takes their place, one after the other.
     factors: what rows of a layer's weights are multiplied by, by name: of a number of rows at a
         time; 0: of all.
     gated_queries: each head of queries has as many gates, whose sigmoid multiplies what it reads.
@@ -158,7 +164,10 @@ class Traits(NamedTuple):
     value_norm: bool = False
     layer_inputs: int = 0
     layer_scale: bool = False
-    state: DeltaSizes | MambaSizes | ConvSizes | None = None
+    state: DeltaSizes | KimiSizes | MambaSizes | ConvSizes | None = None
     mixers: tuple[Mixer, ...] = ()
+    state_norms: Norms | None = None
+    mlps: tuple[bool, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
     gated_queries: bool = False
     factors: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()

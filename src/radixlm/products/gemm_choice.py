@@ -160,12 +160,13 @@ def ways_of(weight: Weight, *, gated: bool = False) -> list[Way]:
     made: list[Way] = [*_forms(weight, gated=gated)]
     if isinstance(weight, QuantizedWeight):
         return made or ["torch"]
-    if weight.device.type == "cpu" and _has_onednn(weight.dtype):
+    if weight.device.type == "cpu" and has_onednn(weight.dtype):
         made.append("onednn")
     return [*made, "torch"]
 
 
-def _has_onednn(dtype: torch.dtype) -> bool:
+def has_onednn(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies floats of a type on this machine."""
     if not torch.backends.mkldnn.is_available():
         return False
     pairs: bool = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()

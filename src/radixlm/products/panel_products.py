@@ -12,6 +12,8 @@ row's sums do not depend on the rows beside it. A *gated* product's panels have 
 and one of what they multiply; only silu(gate) * up is written.
 A unit of work is a few panels and up to 256 rows; threads take one after the other from a counter.
 Where the last panel overlaps the one before, two of them write the same numbers.
+Where the processor does not multiply pairs of bfloat16, many rows meet them *widened*: a thread
+widens its rows and then panel after panel into memory of its own, once for all of a unit's rows.
 """
 
 from __future__ import annotations
@@ -35,11 +37,14 @@ from radixlm.kernels.strips import UNIT_BYTES, VECTOR_LANES, Strip
 from radixlm.kernels.vectors import (
     Lanes,
     emitted,
+    has_bfloat16,
     inner,
     offset,
     prefetch_line,
     processor_has,
     take_unit,
+    thread_number,
+    vectors_and_rest,
 )
 from radixlm.products.compiled import GateKind, gate_product
 from radixlm.products.tile_products import TILE_VECTORS, make_tile_rows
@@ -57,6 +62,8 @@ _PANELS_PER_UNIT = {"tiles": 16, "vectors": 1}
 _FEW_ROWS, _FEW_ROWS_UNITS = 64, 8
 # They stay in the second cache, beside their rows.
 _CACHED_BYTES = 768 << 10
+# As few rows do not pay for widening a panel. Of widened rows and panels a unit has these.
+_LEAST_WIDENED, _WIDENED_BYTES, _WIDENED_PANELS = 8, 1 << 20, 8
 # A panel is fetched this far ahead of where it is read.
 _AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
@@ -117,6 +124,7 @@ class PanelProduct:
             product_kernel, vectors=vectors, pairs=pairs, halves=dtype == torch.bfloat16
         )
         self._units = inputs // numbers
+        self._widens = pairs and not has_bfloat16()
         self._workers = self._workers_of(forms, gate)
 
     def _workers_of(self, forms: Iterable[Form], gate: GateKind | None) -> dict[Form, Worker]:
@@ -138,7 +146,7 @@ class PanelProduct:
         made = x.new_empty((x.shape[0], self.outputs), dtype=self.result) if out is None else out
         if x.stride(1) != 1:
             x = x.contiguous()
-        self.prepared(x, made)()
+        self.prepared(x, made, self._team.scratch(self.room(x.shape[0])))()
         return made
 
     @functools.cached_property
@@ -155,21 +163,32 @@ class PanelProduct:
         """
         return self._whole(x, out)
 
-    @staticmethod
-    def room(_rows: int) -> int:
-        """Bytes of scratch that a call takes."""
-        return 0
+    def room(self, rows: int) -> int:
+        """Bytes of scratch that a call of that many rows takes."""
+        form = self._form_for(rows)
+        if not self._widens or form == "tiles":
+            return 0
+        height, _ = self._unit(rows, form)
+        return self._team.size * widened_size(height, self._panels.shape[2], self._units)
 
-    def prepared(self, x: Tensor, out: Tensor, _scratch: int = 0) -> Worker:
-        """A call that computes the product when it is made. x: contiguous within a token."""
+    def _unit(self, rows: int, form: Form) -> tuple[int, int]:
+        """Rows and panels of a unit of work."""
+        panels, threads = self._panels.shape[0], self._team.size
+        if not self._widens or form == "tiles" or rows < _LEAST_WIDENED:
+            return _unit(rows, panels, self._most[form], threads)
+        most = max(_WIDENED_BYTES // (2 * self._units * UNIT_BYTES), _LEAST_ROWS_PER_UNIT)
+        return min(rows, most), min(-(-panels // (_LEAST_UNITS * threads)), _WIDENED_PANELS)
+
+    def prepared(self, x: Tensor, out: Tensor, scratch: int) -> Worker:
+        """A call that computes the product when it is made. x: contiguous within a token. scratch:
+        the address of `room` for its rows.
+        """
         rows = x.shape[0]
         form = self._form_for(rows)
         worker = self._workers[form]
         arguments = worker.arguments
-        arguments.rows = rows
-        arguments.height, arguments.width = _unit(
-            rows, self._panels.shape[0], self._most[form], self._team.size
-        )
+        arguments.rows, arguments.scratch = rows, scratch
+        arguments.height, arguments.width = self._unit(rows, form)
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
         arguments.into = out.data_ptr()
         return worker
@@ -210,30 +229,72 @@ def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tu
 
 
 def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind | None) -> Any:
-    """rows(args, begin, count, first, last, ahead): see `product_kernel`."""
+    """rows(args, begin, count, first, last, ahead, scratch): see `product_kernel`."""
     lanes, element, height = vectors * VECTOR_LANES, 2 if halves else 4, _SUMS // vectors
     columns, low = lanes // 2 if gate else lanes, max(_FEW_SUMS // vectors, 1)
     tall, short = (
         _make_vector_strip(vectors, each, pairs=pairs, halves=halves, gate=gate)
         for each in (height, low)
     )
+    wide = _make_vector_strip(vectors, height, pairs=False, halves=halves, gate=gate)
+    widens = pairs and not has_bfloat16()
 
     @inner
-    def rows(args: Any, begin: int, count: int, first: int, last: int, _ahead: int) -> None:
-        stride, panel_bytes = args.outputs * element, args.units * lanes * UNIT_BYTES
+    def rows(
+        args: Any, begin: int, count: int, first: int, last: int, _ahead: int, scratch: int
+    ) -> None:
+        units, x, x_stride = args.units, args.x + begin * args.x_stride, args.x_stride
+        stride, panel_bytes = args.outputs * element, units * lanes * UNIT_BYTES
+        widened = widens and count >= _LEAST_WIDENED
+        if widens:
+            x, x_stride = scratch, 2 * units * UNIT_BYTES
         for panel in range(first, last):
             column = min(panel * columns, args.outputs - columns)
             weights = args.panels + panel * panel_bytes
             bias = args.bias + panel * lanes * UNIT_BYTES
-            for row in range(begin, begin + count, height):
-                x, into = args.x + row * args.x_stride, args.into + row * stride + column * element
-                beyond = begin + count - 1 - row
-                if beyond < low:
-                    short(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
+            if widened:
+                place = scratch + args.height * x_stride
+                widen_pairs(weights, units, lanes, place)
+                weights = place
+            for row in range(0, count, height):
+                at, beyond = x + row * x_stride, count - 1 - row
+                into = args.into + (begin + row) * stride + column * element
+                if widened:
+                    wide(at, x_stride, beyond, weights, 2 * units, bias, into, stride)
+                elif beyond < low:
+                    short(at, x_stride, beyond, weights, units, bias, into, stride)
                 else:
-                    tall(x, args.x_stride, beyond, weights, args.units, bias, into, stride)
+                    tall(at, x_stride, beyond, weights, units, bias, into, stride)
 
     return rows
+
+
+def widened_size(height: int, lanes: int, units: int) -> int:
+    """Bytes of a thread's widened rows and panel."""
+    return 2 * units * UNIT_BYTES * (height + lanes)
+
+
+@emitted(types.void, *[types.int64] * 3)
+def widen(builder: ir.IRBuilder, numbers: Any, count: Any, into: Any) -> None:
+    """Write bfloat16 numbers as float32."""
+    for ops, index in vectors_and_rest(builder, count):
+        made = ops.load(offset(builder, numbers, index, 2), 0, bfloat16=True)
+        ops.store(made, offset(builder, into, index, 4), 0)
+
+
+@emitted(types.void, *[types.int64] * 4)
+def widen_pairs(builder: ir.IRBuilder, units: Any, count: Any, lanes: Any, into: Any) -> None:
+    """Write units of pairs, `lanes` each, as twice as many units of one float32 number."""
+    ops, zero = Lanes(builder, VECTOR_LANES), ir.Constant(_INT64, 0)
+    step = ir.Constant(_INT64, VECTOR_LANES)
+    with cgutils.for_range(builder, count) as unit:
+        start = builder.mul(unit.index, lanes)
+        with cgutils.for_range_slice(builder, zero, lanes, step, _INT64) as (lane, _):
+            at = offset(builder, units, builder.add(start, lane), UNIT_BYTES)
+            place = builder.add(builder.mul(start, ir.Constant(_INT64, 2)), lane)
+            for vector in ops.widened(ops.load_pairs(at, 0)):
+                ops.store(vector, offset(builder, into, place, UNIT_BYTES), 0)
+                place = builder.add(place, lanes)
 
 
 def _make_vector_strip(
@@ -252,7 +313,8 @@ def _make_vector_strip(
             return [gate_product(builder, ops, gate, *row, coarse=halves)] if gate else row
 
         x, x_stride, last, panel, units, bias, into, stride = values
-        sums = Strip(builder, height, vectors, pairs=pairs, lanes=VECTOR_LANES)
+        widened = not has_bfloat16()
+        sums = Strip(builder, height, vectors, pairs=pairs, lanes=VECTOR_LANES, widened=widened)
         sums.take_one(bias)
         x_rows = rows_until(builder, x, x_stride, last, height)
         with cgutils.for_range(builder, units) as loop:
@@ -279,7 +341,7 @@ def rows_until(
 
 
 _Arguments = namedtuple(
-    "_Arguments", "counters rows units outputs x x_stride panels bias into height width"
+    "_Arguments", "counters rows units outputs x x_stride panels bias into scratch height width"
 )
 
 
@@ -289,26 +351,35 @@ def product_kernel(
 ) -> Callable[[Any], None]:
     """The kernel of a form. vectors: of a panel. outputs: of the result. height, width: rows and
     panels of a unit. Of one, `rows` computes `count` rows from `begin` on times the panels
-    [first, last); what is read after them is `ahead`.
+    [first, last); what is read after them is `ahead`. scratch: the thread's own memory.
     """
     if form == "tiles":
         multiply = make_tile_rows(halves=halves, gate=gate)
     else:
         multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves, gate=gate)
-    lanes = vectors * VECTOR_LANES
+    lanes, own_size = vectors * VECTOR_LANES, inner(widened_size)
+    widens = pairs and not has_bfloat16() and form == "vectors"
     columns = lanes // 2 if gate else lanes
 
     def product(args: _Arguments) -> None:
         height, width = args.height, args.width
-        panels = -(-args.outputs // columns)
+        panels, row_bytes = -(-args.outputs // columns), 2 * args.units * UNIT_BYTES
         across, panel_bytes = -(-panels // width), args.units * lanes * UNIT_BYTES
         count = across * -(-args.rows // height)
-        unit = take_unit(args.counters)
+        own = own_size(height, lanes, args.units)
+        scratch = args.scratch + thread_number(args.counters) * own
+        widened, unit = -1, take_unit(args.counters)
         while unit < count:
             begin, first = unit // across * height, unit % across * width
             unit = take_unit(args.counters)
             later = unit % across * width if unit < count else first
             last, ahead = min(first + width, panels), args.panels + later * panel_bytes
-            multiply(args, begin, min(height, args.rows - begin), first, last, ahead)
+            rows = min(height, args.rows - begin)
+            if widens and begin != widened:
+                for row in range(rows):
+                    x, into = args.x + (begin + row) * args.x_stride, scratch + row * row_bytes
+                    widen(x, 2 * args.units, into)
+                widened = begin
+            multiply(args, begin, rows, first, last, ahead, scratch)
 
     return product

@@ -46,7 +46,7 @@ from radixlm.products.quantized_strips import LANES, LINE, StripKind, make_strip
 from radixlm.products.quantized_tiles import STEP, knows_tiles, make_tile_rows
 
 # Rows of a strip, such that its sums stay in registers: as many as there are, the most first.
-_HEIGHTS = (8, 4, 1) if VECTOR_LANES == MOST_LANES else (2, 2, 1)
+_HEIGHTS = (8, 4, 1) if VECTOR_LANES == MOST_LANES else (4, 2, 1)
 # Rows of a unit of work whose codes stay in the second cache.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
 _UNITS_PER_THREAD, _LEAST_UNITS = 4, 4

@@ -12,7 +12,14 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from radixlm.kernels.bytes import add_dots, halves_of_bytes
+from radixlm.kernels.bytes import (
+    add_dots,
+    are_centred,
+    dot_pairs,
+    halves_of_bytes,
+    has_dots,
+    sum_pairs,
+)
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
 from radixlm.products.compiled import GateKind, gate_product
@@ -24,6 +31,8 @@ LANES = VECTORS * VECTOR_LANES
 UNIT = 4  # inputs
 LINE = 64
 AHEAD_BYTES = 2048
+# Units of 4 bits whose sums of two products each fit 16: 8 x 2 x 15 x 127.
+_PAIRED_UNITS = 8
 _INT64 = ir.IntType(64)
 
 
@@ -93,6 +102,9 @@ class _Sums:
 
     def add_all(self, rows: list[Any], panel: Any, inputs: Any) -> None:
         """One group: the sums stay integers until the end."""
+        for row, counts in zip(rows, self._counts, strict=True):
+            total = self._ops.load_one(self._builder.add(row, inputs), 1)
+            self._begin(counts, self._builder.bitcast(total, self._ops.integers))
         self._add_units(rows, panel, inputs, ir.Constant(_INT64, 0))
 
     def add_groups(self, rows: list[Any], panel: Any, inputs: Any, groups: Any) -> None:
@@ -102,10 +114,14 @@ class _Sums:
             here = offset(b, panel, loop.index, group_bytes)
             first = b.mul(loop.index, ir.Constant(_INT64, kind.group))
             units = b.add(here, ir.Constant(_INT64, kind.head_bytes))
-            for row in self._counts:
-                for variable in row:
-                    b.store(ops.all_integer(0), variable)
-            self._add_units(rows, units, ir.Constant(_INT64, kind.group), first)
+            for row, counts in zip(rows, self._counts, strict=True):
+                totals = offset(b, b.add(row, inputs), b.add(groups, loop.index), 4)
+                total = ops.load_one(totals, 0)
+                self._begin(counts, b.fptosi(total, ops.integers))
+            if kind.bits == 4 and kind.group % (_PAIRED_UNITS * UNIT) == 0 and not has_dots():
+                self._add_pairs(rows, units, first)
+            else:
+                self._add_units(rows, units, ir.Constant(_INT64, kind.group), first)
             group = GroupEnds(ops, b, kind, here)
             for row, counts, sums in zip(rows, self._counts, self._sums, strict=True):
                 scale = offset(b, b.add(row, inputs), loop.index, 4)
@@ -113,6 +129,42 @@ class _Sums:
                 made = group.added(now, before, scale, offset(b, scale, groups, 4))
                 for variable, value in zip(sums, made, strict=True):
                     b.store(value, variable)
+
+    def _begin(self, counts: Sequence[Any], total: Any) -> None:
+        """total: the sum of a row's codes, of which centred codes leave out 128 times."""
+        b, ops = self._builder, self._ops
+        left_out = b.shl(total, ops.all_integer(7))
+        for variable in counts:
+            b.store(left_out if are_centred(self._kind.bits) else ops.all_integer(0), variable)
+
+    def _add_pairs(self, rows: list[Any], units: Any, first: Any) -> None:
+        """`_add_units` of a group of 4 bits: sums of two products stay in 16 bits as long as they
+        fit.
+        """
+        b, ops, step = self._builder, self._ops, LANES * UNIT
+        per_turn = _PAIRED_UNITS * UNIT
+        turns = ir.Constant(_INT64, self._kind.group // per_turn)
+        with cgutils.for_range(b, turns) as loop:
+            at = offset(b, units, loop.index, _PAIRED_UNITS // 2 * step)
+            place = b.add(first, b.mul(loop.index, ir.Constant(_INT64, per_turn)))
+            sums: dict[tuple[int, int], Any] = {}
+            for pair in range(_PAIRED_UNITS // 2):
+                here = b.add(at, ir.Constant(_INT64, pair * step))
+                for line in range(0, step, LINE):
+                    prefetch_line(b, b.add(here, ir.Constant(_INT64, AHEAD_BYTES + line)))
+                packed = [ops.load_integers(here, v * VECTOR_LANES) for v in range(VECTORS)]
+                parts = [halves_of_bytes(ops, b, each) for each in packed]
+                for r, row in enumerate(rows):
+                    x_at = b.add(row, place)
+                    for number in range(2):
+                        x = b.bitcast(ops.load_one(x_at, 2 * pair + number), ops.integers)
+                        for v in range(VECTORS):
+                            made = dot_pairs(b, parts[v][number], x)
+                            before = sums.get((r, v))
+                            sums[r, v] = made if before is None else b.add(before, made)
+            for (r, v), made in sums.items():
+                variable = self._counts[r][v]
+                b.store(b.add(b.load(variable), sum_pairs(b, made)), variable)
 
     def _add_units(self, rows: list[Any], units: Any, size: Any, first: Any) -> None:
         """Products of `size` inputs from the row's `first` on with the units at an address."""

@@ -44,7 +44,7 @@ _INT64 = ir.IntType(64)
 
 
 def make_tile_rows(*, halves: bool, gate: GateKind | None) -> Any:
-    """rows(args, begin, count, first, last, ahead): see `products.product_kernel`.
+    """rows(args, begin, count, first, last, ahead, scratch): see `products.product_kernel`.
 
     halves: results are bfloat16.
     """
@@ -55,7 +55,9 @@ def make_tile_rows(*, halves: bool, gate: GateKind | None) -> Any:
     element, columns = 2 if halves else 4, _LANES // 2 if gate else _LANES
 
     @inner
-    def rows(args: Any, begin: int, count: int, first: int, last: int, ahead: int) -> None:
+    def rows(
+        args: Any, begin: int, count: int, first: int, last: int, ahead: int, _scratch: int
+    ) -> None:
         stride, panel_bytes = args.outputs * element, args.units * _PANEL_ROW
         fetched = panel_bytes * _LINES_PER_STEP * 64 // (TILE_UNITS * _PANEL_ROW)
         room = two_rooms()

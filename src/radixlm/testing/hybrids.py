@@ -27,6 +27,20 @@ SHARED_EXPERT = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 48,
 }
+_NEMOTRON = {
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 12,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 48,
+    "moe_latent_size": 40,
+    "routed_scaling_factor": 1.7,
+}
 HYBRIDS: Mapping[str, Mapping[str, Any]] = {
     "qwen3_next": {**_DELTA, **SHARED_EXPERT, "mlp_only_layers": [1]},
     "qwen3_5_text": _DELTA,
@@ -52,6 +66,29 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
         "num_local_experts": 5,
         "shared_intermediate_size": 48,
     },
+    "nemotron_h": {
+        **_NEMOTRON,
+        "layers_block_type": [
+            *("linear_attention", "moe", "full_attention", "mlp", "linear_attention"),
+        ],
+    },
+    "olmo_hybrid": _DELTA,
+    "kimi_linear": {
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "linear_head_dim": 12,
+        "linear_num_heads": 4,
+        "num_key_value_heads": 4,
+        "num_local_experts": 6,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 32,
+        "kv_lora_rank": 24,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 12,
+        "pad_token_id": None,
+    },
+    "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12},
     "falcon_h1": {
         **_MAMBA,
         "mamba_d_ssm": 96,

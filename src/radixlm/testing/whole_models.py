@@ -12,7 +12,10 @@ from radixlm.testing.checkpoints import EOS_TOKEN_ID, write_byte_tokenizer
 from radixlm.testing.reference import fill, sizes_of
 
 # What of the other parts is small, where a class has it.
-_ONE = frozenset({"num_hidden_layers", "depth", "num_layers", "encoder_layers", "layers"})
+_ONE = frozenset(
+    ("num_hidden_layers", "depth", "num_layers", "encoder_layers", "layers", "num_global_layers")
+)
+_NARROW = frozenset(("intermediate_size", "encoder_ffn_dim", "mlp_dim"))
 _TEXT = "text_config"
 
 
@@ -21,10 +24,11 @@ def make_whole(folder: Path, name: str, family: str, **fields: Any) -> Any:
     is like, whose tiny sizes it has. fields: of its text, too.
     """
     kind: Any = type(transformers.AutoConfig.for_model(name))
+    usual = kind()
     parts = {
-        part: _shortened(its().to_dict())
+        part: _shortened((getattr(usual, part, None) or its()).to_dict())
         for part, its in kind.sub_configs.items()
-        if part != _TEXT and hasattr(its, "to_dict")
+        if part != _TEXT
     }
     text = sizes_of(family) | {"initializer_range": 0.2} | fields
     config: Any = kind(**parts, **{_TEXT: text})
@@ -44,5 +48,6 @@ def make_whole(folder: Path, name: str, family: str, **fields: Any) -> Any:
 
 
 def _shortened(fields: dict[str, Any]) -> dict[str, Any]:
-    """Configs of other parts, with a layer each."""
-    return fields | {name: 1 for name, its in fields.items() if name in _ONE and its}
+    """Configs of other parts, with a narrow layer each."""
+    small = dict.fromkeys(_ONE, 1) | dict.fromkeys(_NARROW, 64)
+    return fields | {name: small[name] for name, its in fields.items() if name in small and its}

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from radixlm.layers.scan_kernel import ScanShape
-from radixlm.layers.scans import CHUNK, Scan, ScanInputs
+from radixlm.layers.scans import Scan
 from radixlm.layers.step_states import StateRow, StepStates
+from radixlm.layers.torch_scans import CHUNK, ScanInputs
 from radixlm.products.compiled import TensorOptions
 
 HEADS, KEY_HEADS, KEY, VALUE = 6, 3, 8, 5

@@ -22,15 +22,17 @@ def test_decays(dtype: torch.dtype, heads: int, *, betas: bool) -> None:
     rate, bias = torch.rand(heads) * 2.8, torch.randn(heads)
     made = (9 * torch.randn(40, 2 * heads + 5)).to(dtype)
     steps, others = made[:, 5:].split((heads, heads), dim=1)
-    decays = Decays(rate, bias, TensorOptions(dtype, CPU), betas=betas)
+    decays = Decays(rate, bias, TensorOptions(dtype, CPU), most=2.0 if betas else 0.0)
     decay, beta = decays(steps, others if betas else None)
     sizes = functional.softplus(steps.double() + bias)
     assert torch.allclose(decay.double(), -rate.double().exp() * sizes, 1e-5, 1e-7)
-    assert torch.allclose(beta.double(), others.double().sigmoid() if betas else sizes, 1e-5, 1e-7)
+    assert torch.allclose(
+        beta.double(), 2 * others.double().sigmoid() if betas else sizes, 1e-5, 1e-7
+    )
 
 
 def test_numbers_that_are_not_finite_stay_so() -> None:
-    decays = Decays(torch.zeros(2), torch.zeros(2), TensorOptions(torch.float32, CPU), betas=True)
+    decays = Decays(torch.zeros(2), torch.zeros(2), TensorOptions(torch.float32, CPU), most=1.0)
     decay, beta = decays(torch.tensor([[torch.nan, 1.0]]), torch.tensor([[1.0, torch.nan]]))
     assert decay.isnan().tolist() == [[True, False]]
     assert beta.isnan().tolist() == [[False, True]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.layers.step_states import StateRow, StepStates
 from radixlm.memory.state_pool import StatePool
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
@@ -89,6 +92,137 @@ def test_a_layer_goes_on_from_its_state(tmp_path: Path, architecture: str) -> No
         given = torch.cat([its[at:stop] for its in x])
         made.append(layer(given, states(pool, *rows), multiply).unflatten(0, (2, count)))
     assert (torch.cat(made, dim=1) - torch.stack(whole)).abs().max() < 1e-4
+
+
+# What published configs have in place of what transformers writes (None: nothing), names of weights
+# with what they begin with or have within, and weights that only propose tokens.
+PUBLISHED: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str], tuple[str, ...]]] = {
+    "nemotron_h": (
+        {
+            "layers_block_type": None,
+            "hybrid_override_pattern": "ME*-M",
+            "num_hidden_layers": 5,
+            "rope_theta": 10_000,
+            "partial_rotary_factor": 1.0,
+            "num_nextn_predict_layers": 1,
+            "mtp_hybrid_override_pattern": "*E",
+        },
+        {},
+        ("mtp.layers.0.mixer.q_proj.weight",),
+    ),
+    "mamba2": ({"time_step_limit": [0.0, float("inf")]}, {"embeddings.": "embedding."}, ()),
+    "olmo_hybrid": (
+        {"linear_num_key_heads": 4, "linear_num_value_heads": 4},
+        {
+            ".1.feedforward_layer_norm.": ".1.post_attention_layernorm.",
+            ".attention_layer_norm.": ".input_layernorm.",
+            ".feedforward_layer_norm.": ".post_attention_layernorm.",
+        },
+        (),
+    ),
+    "kimi_linear": (
+        {
+            "layer_types": None,
+            "mlp_layer_types": None,
+            "linear_num_heads": None,
+            "linear_head_dim": None,
+            "linear_conv_kernel_dim": None,
+            "linear_attn_config": {
+                "full_attn_layers": [2],
+                "kda_layers": [1, 3],
+                "head_dim": 12,
+                "num_heads": 4,
+                "short_conv_kernel_size": 4,
+            },
+            "first_k_dense_replace": 1,
+            "mla_use_nope": True,
+            "moe_layer_freq": 1,
+            "moe_router_activation_func": "sigmoid",
+            "num_nextn_predict_layers": 0,
+            "rope_scaling": None,
+            "rope_theta": 10_000.0,
+        },
+        {".0.block_sparse_moe.": ".0.mlp."},
+        (),
+    ),
+}
+
+
+def rewritten(folder: Path, fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Rewrite config.json and the weights; returns the config."""
+    path, file = folder / "config.json", folder / "model.safetensors"
+    config = {k: v for k, v in (json.loads(path.read_text()) | fields).items() if v is not None}
+    path.write_text(json.dumps(config))
+    weights = load_file(file)
+    for old, new in names.items():
+        weights = {name.replace(old, new): its for name, its in weights.items()}
+    save_file(weights, file, metadata={"format": "pt"})
+    return config
+
+
+@pytest.mark.parametrize("architecture", PUBLISHED)
+def test_folders_as_publishers_write_them(tmp_path: Path, architecture: str) -> None:
+    fields, names, spare = PUBLISHED[architecture]
+    own = {"linear_num_key_heads": 4} if architecture == "olmo_hybrid" else {}
+    folder = make_checkpoint(tmp_path, architecture, **own)
+    expected, file = logits(load(folder)), folder / "model.safetensors"
+    rewritten(folder, fields, names)
+    save_file({**load_file(file), **{name: torch.ones(2) for name in spare}}, file)
+    assert torch.equal(logits(load(folder)), expected)
+
+
+@pytest.mark.parametrize("section", ["text_config", "llm_config"])
+def test_the_text_of_nemotron_h_omni(tmp_path: Path, section: str) -> None:
+    """Its tensors are in a part of their own, beside a tower's with an embedding, too."""
+    folder = make_checkpoint(tmp_path, "nemotron_h")
+    expected, file = logits(load(folder)), folder / "model.safetensors"
+    config = rewritten(folder, {}, {"backbone.": "language_model.backbone."})
+    head = {"lm_head.weight": "language_model.lm_head.weight"}
+    rewritten(folder, {}, head)
+    vision = {"vision_model.radio_model.embeddings.weight": torch.ones(2)}
+    save_file(load_file(file) | vision, file)
+    outer = {"model_type": "nemotron_h_omni", section: config, "vision_config": {}}
+    (folder / "config.json").write_text(json.dumps(outer))
+    assert torch.equal(logits(load(folder)), expected)
+
+
+def test_no_positions_where_rope_theta_is_null(tmp_path: Path) -> None:
+    """OLMo Hybrid as it is published."""
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": None}}
+    folder = make_checkpoint(tmp_path, "olmo_hybrid", **rope)
+    expected = reference_logits(load_reference(folder), TOKENS.tolist())
+    model = load(folder)
+    assert (logits(model) - expected).abs().max() <= TOLERANCE
+    assert set(model.config.ropes) == {None}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "error"),
+    [
+        ("mamba2", {"time_step_limit": [0.1, 1.0]}, "'time_step_limit' is .* 0 and Infinity"),
+        ("mamba2", {"expand": 3}, "'num_heads' is 8.* 192 / head_dim"),
+        ("nemotron_h", {"layers_block_type": ["linear_attention", "?"]}, "layers_block_type"),
+        ("nemotron_h", {"mlp_bias": True}, "'mlp_bias' is True.* false"),
+        ("kimi_linear", {"mla_use_nope": False}, "'mla_use_nope' is False.* true"),
+    ],
+)
+def test_what_is_not_supported_is_named(
+    tmp_path: Path, architecture: str, fields: dict[str, Any], error: str
+) -> None:
+    folder = make_checkpoint(tmp_path, architecture)
+    rewritten(folder, fields, {})
+    with pytest.raises(UnsupportedModelError, match=error):
+        load(folder)
+
+
+def test_two_names_of_one_weight_are_refused(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "kimi_linear")
+    file = folder / "model.safetensors"
+    name = "model.layers.1.block_sparse_moe.gate.weight"
+    more = {name.replace("block_sparse_moe", "mlp"): load_file(file)[name]}
+    save_file(load_file(file) | more, file)
+    with pytest.raises(CheckpointError, match="are the same weight"):
+        load(folder)
 
 
 def test_experts_in_one_tensor_or_each_by_itself(tmp_path: Path) -> None:

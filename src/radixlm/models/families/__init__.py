@@ -19,16 +19,20 @@ from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
 from radixlm.models.families.internlm import InternLM3
+from radixlm.models.families.kimi_linear import KimiLinear
 from radixlm.models.families.lfm import Lfm2, Lfm2Moe
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
+from radixlm.models.families.mamba import Mamba2Alone
 from radixlm.models.families.mamba_hybrids import Bamba, FalconH1, GraniteHybrid
 from radixlm.models.families.mimo import MiMoV2Flash
 from radixlm.models.families.minimax import MiniMaxM2
 from radixlm.models.families.mistral import Ministral3, Mistral4
 from radixlm.models.families.mixtral import Mixtral
 from radixlm.models.families.nemotron import Nemotron
+from radixlm.models.families.nemotron_h import NemotronH
 from radixlm.models.families.olmo import Olmo2, Olmo3, Olmoe
+from radixlm.models.families.olmo_hybrid import OlmoHybrid
 from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
 from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe, Qwen3VLMoe
@@ -114,6 +118,10 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "bamba": Bamba,
         "granitemoehybrid": GraniteHybrid,
         "falcon_h1": FalconH1,
+        "nemotron_h": NemotronH,
+        "mamba2": Mamba2Alone,
+        "olmo_hybrid": OlmoHybrid,
+        "kimi_linear": KimiLinear,
         **TEXTS,
     }
 )

@@ -16,6 +16,7 @@ from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Experts, Mixer, Norms, Traits
 
 ConvWidth = Annotated[int, Field(strict=True, ge=2, le=64), supported("2 to 64")]
+Never = Annotated[Literal[False], supported("false")]
 _KINDS: dict[str, Mixer] = {
     **dict.fromkeys(("conv", "mamba", "linear_attention"), "state"),
     **dict.fromkeys(("attention", "full_attention"), "attention"),
@@ -27,6 +28,13 @@ def mixers_of(config: HFConfig, field: str, kinds: Sequence[str]) -> tuple[Mixer
     if len(kinds) != config.num_hidden_layers:
         raise unsupported(field, kinds, f"one for each of {config.num_hidden_layers} layers")
     return tuple(_KINDS[kind] for kind in kinds)
+
+
+def mamba_sizes(sizes: MambaSizes, field: str) -> MambaSizes:
+    """The sizes, if groups divide heads. Raises UnsupportedModelError that names the field."""
+    if sizes.heads % sizes.groups:
+        raise unsupported(field, sizes.groups, f"a divisor of {sizes.heads} heads")
+    return sizes
 
 
 class MambaFields(HFConfig):
@@ -48,10 +56,9 @@ class MambaFields(HFConfig):
         if head * heads != inner:
             what = f"{inner} / mamba_n_heads, which is {heads}"
             raise unsupported("mamba_d_head", self.mamba_d_head, what)
-        if heads % groups:
-            raise unsupported("mamba_n_groups", groups, f"a divisor of {heads} heads")
         biases = self.mamba_proj_bias, self.mamba_conv_bias
-        return MambaSizes(heads, head, groups, self.mamba_d_state, self.mamba_d_conv, *biases)
+        made = MambaSizes(heads, head, groups, self.mamba_d_state, self.mamba_d_conv, *biases)
+        return mamba_sizes(made, "mamba_n_groups")
 
     def inner(self) -> int:
         """Values of all heads."""
@@ -133,9 +140,9 @@ class FalconH1(MambaFields, Llama):
     mamba_d_ssm: Size | None = None
     mamba_rms_norm: Flag
     mamba_norm_before_gate: Flag
-    mamba_proj_bias: Annotated[Literal[False], supported("false")] = False
-    attention_bias: Annotated[Literal[False], supported("false")] = False
-    projectors_bias: Annotated[Literal[False], supported("false")] = False
+    mamba_proj_bias: Never = False
+    attention_bias: Never = False
+    projectors_bias: Never = False
     lm_head_multiplier: Number
     embedding_multiplier: Number
     key_multiplier: Number

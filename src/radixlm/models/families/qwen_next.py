@@ -13,7 +13,7 @@ from radixlm.models.hf_config import HFConfig, RopeFields
 from radixlm.models.traits import Experts, Mixer, Norms, QueryKeyNorms, Traits
 
 _Kind = Literal["linear_attention", "full_attention"]
-_Kinds = Annotated[list[_Kind] | None, supported("linear_attention and full_attention")]
+Kinds = Annotated[list[_Kind] | None, supported("linear_attention and full_attention")]
 _MIXERS: dict[str, Mixer] = {"linear_attention": "state", "full_attention": "attention"}
 
 
@@ -36,7 +36,7 @@ class Qwen35(HFConfig):
     linear_value_head_dim: Size
     linear_num_key_heads: Size
     linear_num_value_heads: Size
-    layer_types: _Kinds = None
+    layer_types: Kinds = None
     full_attention_interval: Size = 4
 
     def traits(self) -> Traits:

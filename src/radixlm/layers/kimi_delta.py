@@ -1,0 +1,101 @@
+"""Kimi Delta Attention (2025): the gated delta rule, with a number for each channel of a key by
+which the state fades.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from radixlm.layers.causal_conv import CausalConv
+from radixlm.layers.linear import Linear
+from radixlm.layers.lora import Multiply
+from radixlm.layers.mlps import sigmoid
+from radixlm.layers.scan_kernel import ScanShape
+from radixlm.layers.scans import Scan
+from radixlm.layers.state_gates import OutputGate
+from radixlm.layers.step_states import StepStates
+from radixlm.layers.torch_scans import ScanInputs
+from radixlm.products.compiled import TensorOptions
+
+
+class KimiSizes(NamedTuple):
+    """The sizes of a layer. heads, head: of queries, keys and values, and their size. width: of the
+    convolution.
+    """
+
+    heads: int
+    head: int
+    width: int
+    place: str = "self_attn"
+
+    @property
+    def channels(self) -> int:
+        """Queries, keys and values of all heads."""
+        return 3 * self.heads * self.head
+
+    @property
+    def matrix(self) -> tuple[int, ...]:
+        """The shape of the recurrent state."""
+        return self.heads, self.head, self.head
+
+    def orders(self) -> dict[str, Tensor]:
+        """Rows that are put into another order, by name: none."""
+        return {}
+
+
+class KimiDelta:
+    """A layer's state and the projections around it, in place of attention. What fades and what
+    gates what is read are made by two products each, the first of a head's size.
+    """
+
+    is_compiled = False
+
+    def __init__(
+        self, sizes: KimiSizes, layer: int, hidden: int, eps: float, options: TensorOptions
+    ) -> None:
+        self._sizes, self._layer = sizes, layer
+        inner, head = sizes.heads * sizes.head, sizes.head
+        parts = dict.fromkeys(("q_proj", "k_proj", "v_proj"), inner) | {"b_proj": sizes.heads}
+        parts |= dict.fromkeys(("f_a_proj", "g_a_proj"), head)
+        self.projections = Linear(hidden, parts, options, bias=False)
+        self.forget, self.gate = (
+            Linear(head, {name: inner}, options, bias=False) for name in ("f_b_proj", "g_b_proj")
+        )
+        self.conv = CausalConv(sizes.channels, sizes.width, options, bias=False)
+        exact = TensorOptions(torch.float32, options.device)
+        self.decay, self.step = exact.empty(1, 1, sizes.heads, 1), exact.empty(inner)
+        self._scan = Scan(ScanShape(head, head, delta=True, by_channel=True), options)
+        self.norm = options.empty(head)
+        groups = sizes.heads, head
+        self._gate = OutputGate(groups, self.norm, "before", eps, options, "sigmoid")
+        self.output = Linear(inner, {"o_proj": hidden}, options, bias=False)
+
+    def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
+        """(tokens, hidden_size) -> (tokens, hidden_size)."""
+        sizes = self._sizes
+        made = multiply(self.projections, x, None)
+        parts = sizes.channels, sizes.heads, sizes.head, sizes.head
+        mixed, beta, forget, gate = made.split_with_sizes(parts, 1)
+        mixed = self.conv(mixed, self._layer, states)
+        queries, keys, values = mixed.unflatten(1, (3, sizes.heads, sizes.head)).unbind(1)
+        forget = multiply(self.forget, forget.contiguous(), None).float() + self.step
+        decay = self.decay[0].exp().neg() * functional.softplus(forget).view(queries.shape)
+        inputs = ScanInputs(queries, keys, values, decay, sigmoid(beta.float()))
+        read = self._scan(inputs, self._layer, states).flatten(1)
+        gate = multiply(self.gate, gate.contiguous(), None)
+        return multiply(self.output, self._gate(read, gate), None)
+
+    def linears(self) -> list[Linear]:
+        """The projections in the order in which they are computed."""
+        return [self.projections, self.forget, self.gate, self.output]
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        for linear in self.linears():
+            yield from linear.named_weights()
+        yield from self.conv.named_weights("conv1d")
+        yield from (("A_log", self.decay), ("dt_bias", self.step), ("o_norm.weight", self.norm))

@@ -38,11 +38,17 @@ FIELDS: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("granite", "smollm3", "hunyuan_v1_dense"), _TIED),
     **dict.fromkeys(("exaone4", "apertus", "llama4_text"), _LLAMA_3),
 }
+_ALIKE = {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
 # As llama.cpp runs them: it has no such biases, a norm of all keys, windows in exaone4 of 64 layers
-# only, groups of experts by their two best as in deepseek_v3, and rounds the ends of YaRN.
+# only, groups of experts by their two best as in deepseek_v3, heads of one size in a delta rule,
+# turns all of Bamba's heads or none, and rounds the ends of YaRN.
 RUN_BY_LLAMA: Mapping[str, Mapping[str, Any]] = {
     "olmoe": {"num_key_value_heads": 4},
     "deepseek_v2": {"n_group": None, "topk_group": None, "topk_method": "greedy"},
+    # Its windows leave the token itself in, where MiMo's do not.
+    "mimo_v2_flash": {"sliding_window": 500},
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"), _ALIKE),
+    "bamba": {"rope_parameters": {**_PLAIN, "partial_rotary_factor": 1.0}},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 3},
     "gpt_oss": {"rope_parameters": {"rope_type": "default", "rope_theta": 150_000.0}},
     "ernie4_5": {"use_bias": False},

@@ -43,6 +43,7 @@ _LARGE = (2**n + d for n in (16, 31, 32, 40, 63) for d in (-1, 0))
 _VALUES = (0, 1, 2, 7, 8, 9, 12, 30, 255, *_LARGE)
 _WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 _LONG = [1.0 + at / 4 for at in range(6)]
+_KINDS, _DELTA = ["full_attention", "sliding_attention"], ["linear_attention", "full_attention"]
 _LONG_ROPE = {"rope_type": "longrope", "short_factor": _LONG, "long_factor": _LONG}
 _OTHERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("gemma3_text", "IQ4_NL", {"layer_types": ["sliding_attention"]}),
@@ -54,6 +55,11 @@ _OTHERS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("mixtral", "IQ4_XS", _WIDE),
     ("stablelm", "F16", {"qk_layernorm": True}),
     ("qwen2_moe", "IQ2_XS", {**_WIDE, "moe_intermediate_size": 256}),
+    ("apertus", "F16", {}),
+    ("mimo_v2_flash", "Q8_0", {"num_hidden_layers": 2, "layer_types": _KINDS}),
+    ("qwen3_5_moe_text", "Q8_0", {"num_hidden_layers": 2, "layer_types": _DELTA}),
+    ("falcon_h1", "Q8_0", {}),
+    ("lfm2_moe", "Q8_0", {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}),
 )
 _TEXT = "hello  <|im_end|> ü 你好 123"
 

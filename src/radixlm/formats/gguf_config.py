@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from gguf import MODEL_TENSOR, TENSOR_NAMES
 
 from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.formats import gguf_fields as fields
-from radixlm.formats.gguf_fields import ATTENTION, FAMILIES, LLM, ROPE, Family
+from radixlm.formats.gguf_fields import ATTENTION, FAMILIES, LLM, ROPE, SSM, Family
 from radixlm.formats.gguf_file import GGUFFile
+from radixlm.formats.gguf_keys import SLIDING, Entries
 from radixlm.formats.gguf_tokens import special_id, tokens_of
 
 _FACTORS = f"{TENSOR_NAMES[MODEL_TENSOR.ROPE_FREQS]}.weight"
@@ -21,7 +21,6 @@ _LONG_FACTORS = {
 }
 # DeepSeek V3's files of 2025 do not say in which groups its 256 experts are.
 _GROUPED = {256: (8, 4)}
-_MOST = 2**31 - 1
 _UNTURNED = 1e29
 _VALUES = ATTENTION.VALUE_LENGTH, ATTENTION.VALUE_LENGTH_SWA
 _YARN = {
@@ -47,7 +46,7 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     UnsupportedModelError.
     """
     family = family_of(file)
-    entries = _Entries(file, layered=family.layered)
+    entries = Entries(file, layered=bool(family.layered))
     layers, spare = entries.needed(LLM.BLOCK_COUNT), entries.count(LLM.NEXTN_PREDICT_LAYERS) or 0
     plain = all(tensor.type.name == "F32" for tensor in file.tensors.values())
     config = {
@@ -60,7 +59,8 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
         "max_window_layers": 0,
         **family.fields,
         **entries.fields(),
-        **_tensors(file, layers - spare),
+        **_tensors(file),
+        **_states(entries),
     }
     if "rms_norm_eps" not in config:
         raise file.wrong(entries.key(ATTENTION.LAYERNORM_RMS_EPS), "missing")
@@ -68,118 +68,88 @@ def config_of(file: GGUFFile) -> dict[str, Any]:
     config["model_type"] = next(
         (name for field, name in family.instead.items() if config.get(field)), family.model_type
     )
-    if family.layered:
-        config |= _layers(config, entries)
-    else:
-        config |= _latents(config, entries) if "kv_lora_rank" in config else _heads(config, entries)
+    match family.layered:
+        case "sizes":
+            config |= _layers(config, entries)
+        case "windows":
+            config |= _windows(config, entries)
+        case "":
+            make = _latents if "kv_lora_rank" in config else _heads
+            config |= make(config, entries)
+        case kind:
+            config |= _heads(config, entries) | _mixers(config, entries, kind)
+    if family.unnormed:
+        config["use_qk_norm"] = config.get("num_experts") != family.unnormed
     if layers == family.deep:
         config["query_pre_attn_scalar"] = config["hidden_size"] / config["num_attention_heads"]
     return config | {"rope_scaling": _rope(entries, family, config)}
 
 
-class _Entries:
-    """An architecture's entries, by the keys of the `gguf` package."""
-
-    def __init__(self, file: GGUFFile, *, layered: bool) -> None:
-        self.file, self._layered = file, layered
-        self._architecture = file.get("general.architecture", str)
-
-    def key(self, template: str) -> str:
-        return template.format(arch=self._architecture)
-
-    def get(self, template: str, kind: type) -> Any:
-        return self.file.get(self.key(template), kind)
-
-    def counts(self, template: str) -> list[int]:
-        """Integers from 0: of each layer, or one for all; none where there is no such entry."""
-        key = self.key(template)
-        value = self.file.metadata.get(key)
-        if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "iu":
-            values: list[int] = value.tolist()
-        else:
-            values = [] if value is None else [self.file.get(key, int)]
-        for each in values:
-            if not 0 <= each <= _MOST:
-                raise self.file.wrong(key, f"{each}, no size from 1 to {_MOST}")
-        return values
-
-    def count(self, template: str) -> int | None:
-        """An integer from 0; of a list, with one for each layer, the one that all are, or where
-        layers may differ the first.
-        """
-        values = self.counts(template)
-        if len(set(values)) > 1 and not (self._layered and template in fields.OF_LAYERS):
-            raise UnsupportedModelError(
-                f"{self.file.path}: {self.key(template)} is {values!r:.200}, which is not "
-                "supported; supported: the same for all layers"
-            )
-        return values[0] if values else None
-
-    def size(self, template: str) -> int | None:
-        return self.count(template) or None
-
-    def needed(self, template: str) -> int:
-        value = self.count(template)
-        if not value:
-            said = "missing" if value is None else f"{value}, no size from 1 to {_MOST}"
-            raise self.file.wrong(self.key(template), said)
-        return value
-
-    def each(self, template: str) -> list[int]:
-        """Sizes of each layer."""
-        layers, values = self.needed(LLM.BLOCK_COUNT), self.counts(template)
-        values = values * layers if len(values) == 1 else values
-        if len(values) != layers or not all(values):
-            raise self.file.wrong(self.key(template), f"no list of {layers} sizes from 1")
-        return values
-
-    def number(self, template: str) -> float | None:
-        return self.file.number(self.key(template))
-
-    def fields(self) -> dict[str, Any]:
-        """The fields that entries are, without those that are not there."""
-        read = (
-            (self.needed, fields.NEEDED),
-            (self.size, fields.SIZES),
-            (self.count, fields.COUNTS),
-            (self.number, fields.NUMBERS),
-            (lambda key: self.get(key, bool), fields.FLAGS),
-        )
-        found = {
-            name: value
-            for get, table in read
-            for key, names in table.items()
-            if (value := get(key)) is not None
-            for name in names
-        }
-        scores = self.count(LLM.EXPERT_GATING_FUNC)
-        if scores:
-            found["scoring_func"] = fields.SCORES.get(scores, str(scores))
-        windowed = self.file.metadata.get(self.key(ATTENTION.SLIDING_WINDOW_PATTERN))
-        if isinstance(windowed, np.ndarray):
-            kinds = ("full_attention", "sliding_attention")
-            found["layer_types"] = [kinds[int(its != 0)] for its in windowed]
-        elif windowed is not None:
-            found["sliding_window_pattern"] = windowed
-        return found
-
-
-def _tensors(file: GGUFFile, layers: int) -> dict[str, Any]:
+def _tensors(file: GGUFFile) -> dict[str, Any]:
     """The fields that tensors say by being there."""
     found: dict[str, Any] = {}
+    own = {name.split(".", 2)[-1] for name in file.tensors if name.startswith("blk.")}
     for tensor, names in fields.TENSORS.items():
-        has = any(f"blk.{layer}.{tensor}" in file.tensors for layer in (0, layers - 1))
-        found |= {name: has or found.get(name, False) for name in names}
+        found |= {name: tensor in own or found.get(name, False) for name in names}
     return found
 
 
-def _check_values(entries: _Entries, template: str, head_dim: int) -> None:
+def _states(entries: Entries) -> dict[str, Any]:
+    """The fields of layers with states that two entries say together."""
+    inner, heads = entries.size(SSM.INNER_SIZE), entries.size(SSM.TIME_STEP_RANK)
+    if inner is None or heads is None:
+        return {}
+    if inner % heads:
+        raise entries.file.wrong(entries.key(SSM.INNER_SIZE), f"{inner}, of {heads} heads")
+    return {
+        "linear_value_head_dim": inner // heads,
+        "mamba_d_head": inner // heads,
+        "mamba_expand": max(inner // entries.needed(LLM.EMBEDDING_LENGTH), 1),
+    }
+
+
+def _mixers(config: Mapping[str, Any], entries: Entries, kind: str) -> dict[str, Any]:
+    """Layers without heads of keys carry a state, kind."""
+    heads = entries.each(ATTENTION.HEAD_COUNT_KV, least=0)
+    if len({*heads} - {0}) > 1:
+        raise entries.file.wrong(entries.key(ATTENTION.HEAD_COUNT_KV), "not 0 or one number")
+    heads = heads[: config["num_hidden_layers"]]
+    return {
+        "layer_types": ["full_attention" if its else kind for its in heads],
+        "attn_layer_indices": [layer for layer, its in enumerate(heads) if its],
+        "position_embedding_type": None,
+    }
+
+
+def _windows(config: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
+    """The fields of a model whose layers with a window have heads of keys of their own number."""
+    file, layers = entries.file, config["num_hidden_layers"]
+    heads, kinds = entries.each(ATTENTION.HEAD_COUNT_KV), config.get("layer_types", ())[:layers]
+    windowed = {its for its, kind in zip(heads, kinds, strict=False) if kind == SLIDING}
+    others = {its for its, kind in zip(heads, kinds, strict=False) if kind != SLIDING}
+    if len(kinds) != layers or len(windowed) != 1 or len(others) != 1:
+        said = "not one number for layers with a window, and one for the others"
+        raise file.wrong(entries.key(ATTENTION.HEAD_COUNT_KV), said)
+    sparse = (f"blk.{layer}.ffn_gate_inp.weight" in file.tensors for layer in range(layers))
+    values = entries.needed(ATTENTION.VALUE_LENGTH)
+    return _heads(config, entries, values) | {
+        "layer_types": kinds,
+        "num_key_value_heads": others.pop(),
+        "swa_num_key_value_heads": windowed.pop(),
+        # The published field, which leaves the token itself out.
+        "sliding_window_size": entries.needed(ATTENTION.SLIDING_WINDOW),
+        "mlp_layer_types": ["sparse" if its else "dense" for its in sparse],
+        "v_head_dim": values,
+    }
+
+
+def _check_values(entries: Entries, template: str, head_dim: int) -> None:
     """Heads of values have the size of those of keys."""
     if entries.size(template) not in (None, head_dim):
         raise entries.file.wrong(entries.key(template), f"not the keys', {head_dim}")
 
 
-def _layers(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
+def _layers(config: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
     """The fields of models whose layers with a window have heads of another size than the others,
     and whose last layers may be wider.
     """
@@ -198,7 +168,7 @@ def _layers(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
     sizes = entries.needed(ATTENTION.KEY_LENGTH), entries.needed(ATTENTION.KEY_LENGTH_SWA)
     for template, size in zip(_VALUES, sizes, strict=True):
         _check_values(entries, template, size)
-    windowed = [kind == "sliding_attention" for kind in kinds]
+    windowed = [kind == SLIDING for kind in kinds]
     without = (f"blk.{n}.attn_v.weight" not in file.tensors for n in range(own) if not windowed[n])
     return {
         "head_dim": sizes[1],
@@ -214,12 +184,15 @@ def _layers(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
     }
 
 
-def _heads(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
+def _heads(
+    config: Mapping[str, Any], entries: Entries, values: int | None = None
+) -> dict[str, Any]:
+    """values: size of a head of them; None: that of keys."""
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     head_dim = entries.size(ATTENTION.KEY_LENGTH) or hidden // heads
     if not head_dim:
         raise entries.file.wrong(entries.key(ATTENTION.HEAD_COUNT), f"{heads}, of {hidden} numbers")
-    _check_values(entries, ATTENTION.VALUE_LENGTH, head_dim)
+    _check_values(entries, ATTENTION.VALUE_LENGTH, values or head_dim)
     turned = entries.size(ROPE.DIMENSION_COUNT) or head_dim
     return {
         "head_dim": head_dim,
@@ -228,7 +201,7 @@ def _heads(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
     }
 
 
-def _latents(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
+def _latents(config: Mapping[str, Any], entries: Entries) -> dict[str, Any]:
     """The fields of models whose keys and values are latents. Newer files have the sizes of heads
     under keys of their own: the others are those of what all heads read.
     """
@@ -258,7 +231,7 @@ def _latents(config: Mapping[str, Any], entries: _Entries) -> dict[str, Any]:
     }
 
 
-def _rope(entries: _Entries, family: Family, config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _rope(entries: Entries, family: Family, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """`factors`, which files of Llama 3.1 and later have, are what frequencies are divided by;
     1e30 leaves nothing of one.
     """
@@ -268,6 +241,9 @@ def _rope(entries: _Entries, family: Family, config: Mapping[str, Any]) -> dict[
         or config.get("global_head_dim")
         or round(config["head_dim"] * config["partial_rotary_factor"])
     )
+    alpha = entries.number(ROPE.SCALING_ALPHA)
+    if alpha is not None:
+        return {"rope_type": "dynamic", "alpha": alpha}
     kind = entries.get(ROPE.SCALING_TYPE, str) or "none"
     factor = entries.number(ROPE.SCALING_FACTOR)
     if kind == "none" or factor is None:
@@ -291,7 +267,7 @@ def _rope(entries: _Entries, family: Family, config: Mapping[str, Any]) -> dict[
             return {"rope_type": "proportional", **by}
         return {"rope_type": "factors", "factors": factors}
     if kind == "none":
-        return {"rope_type": "default"} if family.layered else None
+        return {"rope_type": "default"} if family.layered == "sizes" else None
     scale = entries.number(ROPE.SCALING_YARN_LOG_MUL)
     scale = None if scale is None else round(scale * family.log_scale, 6)
     return {

@@ -1,24 +1,24 @@
 """The weights of a GGUF file, by the names and in the forms that transformers gives them.
 
 Which tensor a weight is in, the `gguf` package's tables say, with which llama.cpp's converters name
-tensors; what these change beside names is undone here:
+tensors; what these change beside names is undone here and in `gguf_changes`:
 
-    of an architecture that is `turned`   rows of queries and keys are put back in order
-    norms that store their weight less 1  the 1 is taken off
     experts, a norm for each head         one tensor has them all
     gate and up, or q, k and v, in one    are made of several tensors, or q, k, v of one
     kv_b_proj                             is made of a tensor of keys, whose heads are transposed,
                                           and one of values
+    xielu's weights                       are entries
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from gguf import MODEL_ARCH_NAMES, MODEL_TENSOR, TENSOR_NAMES, TensorNameMap
+from gguf import MODEL_ARCH_NAMES, MODEL_TENSOR, TENSOR_NAMES, Keys, TensorNameMap
 from torch import Tensor
 
 from radixlm.formats.gguf_config import family_of
@@ -26,6 +26,7 @@ from radixlm.formats.gguf_file import GGUFFile
 from radixlm.models.cuts import Cut
 from radixlm.models.decoder import described
 from radixlm.models.gguf_blocks import DECODERS, quantized_weight, widened
+from radixlm.models.gguf_changes import Converted, floats
 from radixlm.models.model_config import ModelConfig
 from radixlm.products.quantized import QuantizedWeight, stacked
 
@@ -33,12 +34,16 @@ _PLAIN = {"F32": (np.float32, torch.float32), "F16": (np.int16, torch.float16)}
 _PLAIN["BF16"] = np.int16, torch.bfloat16
 _ARCHITECTURES = {name: number for number, name in MODEL_ARCH_NAMES.items()}
 _GATE_UP_OF_EXPERTS = (MODEL_TENSOR.FFN_GATE_EXP, MODEL_TENSOR.FFN_UP_EXP)
-# By the ends of names: weights that files may have in several tensors.
+_SHARED = (MODEL_TENSOR.FFN_GATE_SHEXP, MODEL_TENSOR.FFN_UP_SHEXP)
+# By the ends of names: weights that files may have in several tensors, or in others.
 _JOINED = {
-    "qkv_proj": (MODEL_TENSOR.ATTN_Q, MODEL_TENSOR.ATTN_K, MODEL_TENSOR.ATTN_V),
-    "gate_up_proj": _GATE_UP_OF_EXPERTS,
-    "input_linear": _GATE_UP_OF_EXPERTS,
-    "kv_b_proj": (MODEL_TENSOR.ATTN_K_B, MODEL_TENSOR.ATTN_V_B),
+    "qkv_proj": ((MODEL_TENSOR.ATTN_Q, MODEL_TENSOR.ATTN_K, MODEL_TENSOR.ATTN_V),),
+    "gate_up_proj": (_GATE_UP_OF_EXPERTS,),
+    "input_linear": (_GATE_UP_OF_EXPERTS,),
+    "shared_mlp.input_linear": (_SHARED, (MODEL_TENSOR.FFN_GATE, MODEL_TENSOR.FFN_UP)),
+    "shared_mlp.output_linear": ((MODEL_TENSOR.FFN_DOWN,),),
+    "kv_b_proj": ((MODEL_TENSOR.ATTN_K_B, MODEL_TENSOR.ATTN_V_B),),
+    "in_proj_qkvz": ((MODEL_TENSOR.ATTN_QKV, MODEL_TENSOR.ATTN_GATE),),
 }
 _HEADS = ("q_proj", "k_proj", "v_proj")
 # By the ends of names: weights that are called the scale of a tensor.
@@ -55,11 +60,13 @@ _OF_LAYER = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
 class _Source(NamedTuple):
     """A weight's place in a file. tensors: the stored ones, whose rows follow one another. part: of
     their first dimension, an expert or a head; None: all. rows: of the one tensor; None: all.
+    entry: the number that it is, of the file's metadata.
     """
 
     tensors: tuple[str, ...]
     part: int | None = None
     rows: slice | None = None
+    entry: float = 0.0
 
 
 class GGUFCheckpoint:
@@ -72,8 +79,10 @@ class GGUFCheckpoint:
         """
         self.where = str(file.path)
         self._file, self._config = file, config
-        self._turned = family_of(file).turned
-        self._map = TensorNameMap(_ARCHITECTURES[file.get("general.architecture", str)], 1)
+        self._converted = Converted(config, turned=family_of(file).turned)
+        architecture = file.get("general.architecture", str)
+        self._map = TensorNameMap(_ARCHITECTURES[architecture], 1)
+        self._layers: int = file.get(Keys.LLM.BLOCK_COUNT.format(arch=architecture), int)
         self._places: dict[str, _Source] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         shapes = (tensor.shape for tensor in file.tensors.values())
@@ -81,9 +90,10 @@ class GGUFCheckpoint:
         for name, memory in described(config, stored).items():
             if (place := self._find(name)) is not None:
                 self._places[name] = place
-                shape, wanted = self._shape(place), tuple(memory.shape)
-                # Files leave sizes of 1 out.
-                same = [size for size in wanted if size > 1] == list(shape)
+                wanted = tuple(memory.shape)
+                shape = self._shape(place) if place.tensors else wanted
+                # Files leave sizes of 1 out, or have more of them; groups of a norm are rows.
+                same = _sizes(wanted) in (_sizes(shape), [math.prod(shape)])
                 self.shapes[name] = wanted if same else shape
         spare = [self._find(f"{place}weight") for place in config.traits.spare]
         places = [*self._places.values(), *(place for place in spare if place is not None)]
@@ -101,25 +111,18 @@ class GGUFCheckpoint:
 
     def read(self, name: str) -> Tensor | QuantizedWeight:
         place = self._places[name]
+        if not place.tensors:
+            return torch.full(self.shapes[name], place.entry)
         parts = [self._weight(tensor, place.part) for tensor in place.tensors]
         weight = parts[0]
         if name.endswith("kv_b_proj.weight") and len(parts) > 1:
-            keys, values = (_floats(part) for part in parts)
+            keys, values = (floats(part) for part in parts)
             weight = torch.cat((keys.transpose(1, 2), values), dim=1).flatten(0, 1)
         elif len(parts) > 1:
             weight = _joined(parts)
-        experts, kind = self._config.traits.experts, name.split(".")[-2:][0]
-        order: Tensor | slice | None = place.rows
-        if len(parts) > 1 and experts is not None and experts.paired:
-            order = torch.arange(weight.shape[0]).view(2, -1).t().flatten()
-        elif self._turned and kind in _HEADS[:2]:
-            order = torch.arange(weight.shape[0]).view(-1, self._config.head_dim // 2, 2)
-            order = order.transpose(1, 2).flatten()
-        if order is not None:
-            weight = weight.rows(order) if isinstance(weight, QuantizedWeight) else weight[order]
-        base = self._config.traits.norms.base
-        if base and name.endswith("norm.weight"):
-            weight = _floats(weight) - base
+        if (rows := place.rows) is not None:
+            weight = weight.rows(rows) if isinstance(weight, QuantizedWeight) else weight[rows]
+        weight = self._converted.undone(name, weight, joined=len(parts) > 1)
         return weight.view(self.shapes[name]) if isinstance(weight, Tensor) else weight
 
     def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
@@ -127,27 +130,24 @@ class GGUFCheckpoint:
 
     def _find(self, name: str) -> _Source | None:
         """The place of a weight; None: the file has not all of it."""
-        stem, _, end = name.rpartition(".")
-        if end not in ("weight", "bias"):  # of one that is no module's
-            stem, end = (name[:-5], "bias") if name.endswith("_bias") else (name, "weight")
-        parts, layer, part = stem.split("."), "0", None
-        if len(parts) > 2:
+        parts, layer, part = name.split("."), "0", None
+        if len(parts) > 3:
             layer, parts[2] = parts[2], "0"
             part = next((int(each) for each in parts[3:] if each.isdecimal()), None)
             parts = [*parts[:3], *(each for each in parts[3:] if not each.isdecimal())]
-        scaled = _SCALES.get(".".join(parts[-2:]))
-        if scaled is not None:
-            tensor = f"{TENSOR_NAMES[scaled].format(bid=layer)}.scale"
-            return _Source((tensor,)) if self._has(tensor, None) else None
-        own = self._map.get_name(".".join(parts).removesuffix(".norms"))
+        own = self._named(".".join(parts), layer, part)
         if own is not None:
-            tensor = f"{own.replace('blk.0.', f'blk.{layer}.')}.{end}"
-            if self._has(tensor, part):
-                return _Source((tensor,), part)
-        kinds = _JOINED.get(parts[-1], ())
-        tensors = tuple(f"{TENSOR_NAMES[kind].format(bid=layer)}.{end}" for kind in kinds)
-        if tensors and all(self._has(tensor, part) for tensor in tensors):
-            return _Source(tensors, part)
+            return _Source((own,), part)
+        end = parts.pop() if parts[-1] in ("weight", "bias") else "weight"
+        if parts[-2:-1] == ["act_fn"]:
+            return self._entry(parts[-1], int(layer))
+        whole = ".".join(parts[-2:])
+        for kinds in _JOINED.get(whole) or _JOINED.get(parts[-1], ()):
+            tensors = tuple(f"{TENSOR_NAMES[kind].format(bid=layer)}.{end}" for kind in kinds)
+            if all(self._has(tensor, part) for tensor in tensors):
+                return _Source(tensors, part)
+        if part is not None and parts[-1] in ("gate_proj", "up_proj"):
+            return self._half(layer, part, second=parts[-1] == "up_proj")
         together = f"{TENSOR_NAMES[MODEL_TENSOR.ATTN_QKV].format(bid=layer)}.{end}"
         if parts[-1] not in _HEADS or not self._has(together, None):
             return None
@@ -157,6 +157,42 @@ class GGUFCheckpoint:
         count = config.n_heads if at == 0 else config.n_kv_heads
         rows = slice(at * config.head_dim, (at + count) * config.head_dim)
         return _Source((together,), None, rows)
+
+    def _named(self, name: str, layer: str, part: int | None) -> str | None:
+        """The tensor that the tables have for a name, of layer 0 and without numbers."""
+        stem, _, end = name.rpartition(".")
+        scaled = _SCALES.get(f"{stem.rpartition('.')[2]}.{end}")
+        if scaled is not None:
+            own = f"{TENSOR_NAMES[scaled].format(bid=layer)}.scale"
+            return own if self._has(own, part) else None
+        name = name.replace("dt_bias", "dt_proj")
+        tries = [(name, each) for each in ("", ".weight", ".bias")]
+        if end in ("weight", "bias"):
+            tries.insert(0, (stem.removesuffix(".norms"), f".{end}"))
+        elif name.endswith("_bias"):
+            tries.insert(0, (name[:-5], ".bias"))
+        for whole, ending in tries:
+            found = self._map.get_name(whole) or self._map.get_name(whole.removeprefix("model."))
+            own = "" if found is None else found.replace("blk.0.", f"blk.{layer}.") + ending
+            if self._has(own, part):
+                return own
+        return None
+
+    def _half(self, layer: str, part: int, *, second: bool) -> _Source | None:
+        """The rows of a gate of an expert, or of its up, where one tensor has both."""
+        tensor = f"{TENSOR_NAMES[MODEL_TENSOR.FFN_GATE_UP_EXP].format(bid=layer)}.weight"
+        if not self._has(tensor, part):
+            return None
+        size = self._file.tensors[tensor].shape[1] // 2
+        return _Source((tensor,), part, slice(size * second, size * (1 + second)))
+
+    def _entry(self, name: str, layer: int) -> _Source | None:
+        """A weight of the activation xielu, of which the metadata has those of all layers."""
+        key = f"xielu.{name}"
+        values = self._file.metadata.get(key)
+        if not isinstance(values, np.ndarray) or layer >= len(values):
+            return None
+        return _Source((), entry=float(values[layer]))
 
     def _has(self, tensor: str, part: int | None) -> bool:
         if tensor not in self._file.tensors:
@@ -182,9 +218,8 @@ class GGUFCheckpoint:
 
     def _is_spare(self, tensor: str) -> bool:
         """Whether it is of a layer after the last one, which predicts further tokens."""
-        layer, config = _OF_LAYER.match(tensor), self._config
-        beyond = -1 if layer is None else int(layer[1]) - config.n_layers
-        return 0 <= beyond < config.traits.spare_layers
+        layer, first = _OF_LAYER.match(tensor), self._config.n_layers
+        return layer is not None and first <= int(layer[1]) < self._layers
 
     def _weight(self, own: str, part: int | None) -> Tensor | QuantizedWeight:
         kind, shape, *_ = self._file.tensors[own]
@@ -202,8 +237,8 @@ class GGUFCheckpoint:
         return weight if len(shape) == 2 else weight.dequantized().view(shape)
 
 
-def _floats(weight: Tensor | QuantizedWeight) -> Tensor:
-    return weight.dequantized() if isinstance(weight, QuantizedWeight) else weight.float()
+def _sizes(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size > 1]
 
 
 def _joined(parts: list[Tensor | QuantizedWeight]) -> Tensor | QuantizedWeight:
@@ -211,4 +246,4 @@ def _joined(parts: list[Tensor | QuantizedWeight]) -> Tensor | QuantizedWeight:
     alike = [part for part in parts if isinstance(part, QuantizedWeight)]
     if len(alike) == len(parts) and len({part.kind for part in alike}) == 1:
         return stacked(alike)
-    return torch.cat([_floats(part) for part in parts])
+    return torch.cat([floats(part) for part in parts])

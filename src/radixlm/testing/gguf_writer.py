@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
+from radixlm.testing.gguf_conversion import changed
 from radixlm.testing.gguf_entries import add_config
 
 _Array = NDArray[Any]
@@ -36,6 +37,19 @@ _MIDDLES = {Type.Q2_K: 1.5, Type.Q4_K: 7.5, Type.Q5_K: 15.5}
 _ARCHITECTURES = {
     **dict.fromkeys(("mistral", "mixtral", "internlm3"), MODEL_ARCH.LLAMA),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), MODEL_ARCH.DEEPSEEK2),
+    "llama4_text": MODEL_ARCH.LLAMA4,
+    "mimo_v2_flash": MODEL_ARCH.MIMO2,
+    "qwen2_vl_text": MODEL_ARCH.QWEN2VL,
+    "qwen3_vl_text": MODEL_ARCH.QWEN3VL,
+    "qwen3_vl_moe_text": MODEL_ARCH.QWEN3VLMOE,
+    "glm4v_text": MODEL_ARCH.GLM4,
+    "hunyuan_vl_text": MODEL_ARCH.HUNYUAN_VL,
+    "paddleocr_vl_text": MODEL_ARCH.PADDLEOCR,
+    "qwen3_5_text": MODEL_ARCH.QWEN35,
+    "qwen3_5_moe_text": MODEL_ARCH.QWEN35MOE,
+    "qwen3_next": MODEL_ARCH.QWEN3NEXT,
+    "lfm2_moe": MODEL_ARCH.LFM2MOE,
+    **dict.fromkeys(("granitemoehybrid", "bamba"), MODEL_ARCH.GRANITE_HYBRID),
     "cohere": MODEL_ARCH.COMMAND_R,
     "hunyuan_v1_dense": MODEL_ARCH.HUNYUAN_DENSE,
     "hunyuan_v1_moe": MODEL_ARCH.HUNYUAN_MOE,
@@ -53,11 +67,12 @@ _ARCHITECTURES = {
 # Whose converters are llama's, or do the same.
 _PERMUTED = (
     *("llama", "mistral", "mixtral", "internlm3", "granite", "granitemoe", "smollm3"),
-    *("arcee", "ministral3"),
+    *("arcee", "ministral3", "granitemoehybrid", "bamba"),
 )
-_LESS_ONE = ("gemma", "gemma2", "gemma3_text", "nemotron")
+_DELTA = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+_LESS_ONE = ("gemma", "gemma2", "gemma3_text", "nemotron", *_DELTA)
 # Fields of `make_checkpoint`'s models that no file can say: llama.cpp has these values in its code.
-_LATENT = {
+_LATENT: Mapping[str, Any] = {
     "num_nextn_predict_layers": 0,
     "rope_parameters": {
         "rope_type": "yarn",
@@ -80,6 +95,36 @@ UNSAID: Mapping[str, Mapping[str, Any]] = {
     },
     "glm4_moe": {"num_nextn_predict_layers": 0},
     "gpt_oss": {"swiglu_limit": 7.0},
+    "mistral4": {
+        "rope_parameters": {
+            **_LATENT["rope_parameters"],
+            **dict.fromkeys(("mscale", "mscale_all_dim"), 1.0),
+            "llama_4_scaling_beta": 0.5,
+            "original_max_position_embeddings": 20,
+        },
+    },
+    "apertus": {"rope_parameters": {"rope_type": "default", "rope_theta": 12e6}},
+    "llama4_text": {
+        "num_hidden_layers": 4,
+        "interleave_moe_layer_step": 2,
+        "moe_layers": [1, 3],
+        "attention_chunk_size": 8192,
+        "no_rope_layers": None,
+        "floor_scale": 8192,
+        "attn_scale": 0.1,
+    },
+    "mimo_v2_flash": {
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.0,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 1 / 3}
+            for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))
+        },
+    },
+    "lfm2_moe": {"routed_scaling_factor": 1.0},
+    "falcon_h1": {"mamba_norm_before_gate": False},
+    "qwen3_next": {"mlp_only_layers": []},
     "qwen2_moe": {"mlp_only_layers": []},
     "qwen3_moe": {"decoder_sparse_step": 1},
     "smollm3": {"no_rope_layers": None},
@@ -98,6 +143,7 @@ def write_gguf(
     tensors: Mapping[str, np.ndarray[Any, Any]] | None = None,
     without: Iterable[str] = (),
     most_tensors: int = 0,
+    fields: Mapping[str, Any] | None = None,
 ) -> dict[str, Tensor]:
     """Write a folder's model and tokenizer; returns the weights that it then has, float32, by the
     names that transformers gives them.
@@ -106,9 +152,9 @@ def write_gguf(
     HALVES blocks are random. kinds: of single tensors, by their names in the file. pre: how a
     byte-level tokenizer parts texts. further: entries that replace those from the folder, None for
     no such entry. tensors: more of them. without: those left out. most_tensors: in a part of a
-    split file; 0: it is whole.
+    split file; 0: it is whole. fields: that replace those of the config.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | dict(fields or {})
     architecture = _architecture(config["model_type"])
     writer = gguf.GGUFWriter(
         path, gguf.MODEL_ARCH_NAMES[architecture], split_max_tensors=most_tensors
@@ -123,22 +169,20 @@ def write_gguf(
     pieces: dict[str, list[tuple[_Array, Type]]] = {}
     converter = _Converter(config, architecture)
     random = np.random.default_rng(0)
-    for name, weight in _weights(folder).items():
-        columns = weight.dim() == 3 and config["model_type"] == "gpt_oss"
-        rows = weight.transpose(1, 2) if columns else weight
+    weights = _weights(folder)
+    for name, weight in weights.items():
+        if ".act_fn." in name:
+            made[name] = weight
+            continue
+        rows, back = changed(config, name, weight)
         own = converter.names(name)
         type_ = _type_of(own[0], rows, Type[(kinds or {}).get(own[0], kind)], kinds or {})
         data = _encoded(rows, type_, random)
-        back = torch.from_numpy(gguf.dequantize(data, type_).copy()).view(rows.shape)
-        made[name] = back.transpose(1, 2).contiguous() if columns else back
+        made[name] = back(torch.from_numpy(gguf.dequantize(data, type_).copy()).view(rows.shape))
         for tensor, part in converter.pieces(name, own, data, rows.shape):
             pieces.setdefault(tensor, []).append((part, type_))
-    for tensor, parts in pieces.items():
-        if tensor in without:
-            continue
-        whole = parts[0][0] if len(parts) == 1 else np.stack([part for part, _ in parts])
-        one = whole[0] if whole.shape[0] == 1 and tensor.endswith("inp_shexp.weight") else whole
-        writer.add_tensor(tensor, np.ascontiguousarray(one), raw_dtype=parts[0][1])
+    _add_activations(writer, weights)
+    _add_tensors(writer, {name: its for name, its in pieces.items() if name not in without})
     for tensor, values in (tensors or {}).items():
         writer.add_tensor(tensor, values)
     writer.write_header_to_file()
@@ -146,6 +190,23 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return made
+
+
+def _add_activations(writer: gguf.GGUFWriter, weights: Mapping[str, Tensor]) -> None:
+    """Add the weights of xielu, of which an entry has those of all layers."""
+    numbers: dict[str, list[float]] = {}
+    for name, weight in weights.items():
+        if ".act_fn." in name:
+            numbers.setdefault(f"xielu.{name.split('.')[-1]}", []).append(float(weight))
+    for key, each in numbers.items():
+        writer.add_array(key, each)
+
+
+def _add_tensors(writer: gguf.GGUFWriter, pieces: Mapping[str, list[tuple[_Array, Type]]]) -> None:
+    for tensor, parts in pieces.items():
+        whole = parts[0][0] if len(parts) == 1 else np.stack([part for part, _ in parts])
+        one = whole[0] if whole.shape[0] == 1 and tensor.endswith("inp_shexp.weight") else whole
+        writer.add_tensor(tensor, np.ascontiguousarray(one), raw_dtype=parts[0][1])
 
 
 def _architecture(model_type: str) -> MODEL_ARCH:
@@ -164,27 +225,33 @@ class _Converter:
         numbered = _NUMBERED.fullmatch(name)
         if numbered is not None:  # an expert's, or a head's
             name = numbered[1] + numbered[3]
-            name = (
-                name.replace("model.layers", "layers").replace(
-                    "block_sparse_moe.experts", "feed_forward.experts"
-                )
-                if self._type == "mixtral"
-                else name
-            )
+            if self._type in ("mixtral", "lfm2_moe"):
+                name = name.replace("block_sparse_moe.experts", "feed_forward.experts")
+                name = name.removeprefix("model.")
         layer = name.split(".")[2] if name.startswith("model.layers.") else ""
         pair = MODEL_TENSOR.FFN_GATE_EXP, MODEL_TENSOR.FFN_UP_EXP
         if name.endswith("kv_b_proj.weight"):
             pair = MODEL_TENSOR.ATTN_K_B, MODEL_TENSOR.ATTN_V_B
-        whole = self._type == "gemma4_text"
-        if re.search(r"input_linear|experts\.gate_up_proj|kv_b_proj", name) and not whole:
+        if "in_proj_qkvz" in name:
+            pair = MODEL_TENSOR.ATTN_QKV, MODEL_TENSOR.ATTN_GATE
+        if "shared_mlp" in name and self._config.get("num_local_experts"):
+            pair = MODEL_TENSOR.FFN_GATE_SHEXP, MODEL_TENSOR.FFN_UP_SHEXP
+        elif "shared_mlp" in name:
+            name = name.replace("shared_mlp.output_linear", "mlp.down_proj")
+            pair = MODEL_TENSOR.FFN_GATE, MODEL_TENSOR.FFN_UP
+        whole = self._type in ("gemma4_text", "mistral4") and "experts" in name
+        if re.search(r"input_linear|experts\.gate_up_proj|kv_b_proj|qkvz", name) and not whole:
             end = "bias" if name.endswith("bias") else "weight"
             return [f"{TENSOR_NAMES[each].format(bid=layer)}.{end}" for each in pair]
         scaled = re.fullmatch(r"(.*)\.router\.(scale|per_expert_scale)", name)
         if scaled is not None:
             kind = MODEL_TENSOR.FFN_GATE_INP if scaled[2] == "scale" else MODEL_TENSOR.FFN_DOWN_EXP
             return [f"{TENSOR_NAMES[kind].format(bid=layer)}.scale"]
-        if name.endswith(("sinks", "experts.down_proj", "experts.gate_up_proj", "layer_scalar")):
+        if name.endswith(
+            ("sinks", "experts.down_proj", "experts.gate_up_proj", "layer_scalar", "sink_bias")
+        ):
             name += ".weight"
+        name = name.replace("dt_bias", "dt_proj.bias").replace("expert_bias", "expert_bias.bias")
         name = re.sub(r"_bias$", ".bias", name)
         found = self._map.get_name(name, try_suffixes=(".weight", ".bias"))
         if found is None:
@@ -200,8 +267,11 @@ class _Converter:
             parted = data.reshape(heads, -1, shape[-1])
             keys = self._config["qk_nope_head_dim"]
             return [(own[0], parted[:, :keys].swapaxes(1, 2)), (own[1], parted[:, keys:])]
+        if "qkvz" in name:
+            gates = self._config["linear_num_value_heads"] * self._config["linear_value_head_dim"]
+            return list(zip(own, np.split(data, [-gates]), strict=True))
         if len(own) == 2:
-            axis = 1
+            axis = data.ndim - 2
             if self._type == "gpt_oss":
                 return [(each, data[:, start::2]) for start, each in enumerate(own)]
             return list(zip(own, np.split(data, 2, axis), strict=True))
@@ -210,7 +280,8 @@ class _Converter:
                 heads = self._config.get("num_key_value_heads") or heads
             split = data.reshape(heads, 2, data.shape[0] // heads // 2, *data.shape[1:])
             data = split.swapaxes(1, 2).reshape(data.shape)
-        if self._type in _LESS_ONE and name.endswith("norm.weight"):
+        is_own = name.endswith("norm.weight") and "linear_attn" not in name
+        if self._type in _LESS_ONE and is_own:
             data = data + 1
         return [(own[0], data)]
 
@@ -219,7 +290,7 @@ def _type_of(own: str, weight: Tensor, kind: Type, kinds: Mapping[str, str]) -> 
     """The type of a tensor in the file: as llama.cpp's tool for that chooses it."""
     if own in kinds:
         return kind
-    if weight.dim() < 2 or re.search("norm|gate_inp|bias", own):
+    if weight.dim() < 2 or re.search(r"norm|gate_inp|bias|ssm_(a|d|conv1d)\b|conv\.conv", own):
         return Type.F32
     rest = weight.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]
     return Type.F16 if kind is not Type.F32 and (rest or "_k_b" in own) else kind

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from radixlm.attention.plan import ChunkSize
 from radixlm.layers.grouped_router import GroupedRouting
@@ -16,6 +16,8 @@ from radixlm.models.families.windowed import SomeTurn
 from radixlm.models.traits import Experts, QueryKeyNorms, Traits
 
 _CHUNKED = "chunked_attention"
+# The first in GGUF files.
+_EXPERT_SIZE = AliasChoices("moe_intermediate_size", "intermediate_size")
 
 
 class Llama4(SomeTurn):
@@ -25,7 +27,7 @@ class Llama4(SomeTurn):
 
     attention_bias: Flag
     intermediate_size: Size = Field(16_384, validation_alias="intermediate_size_mlp")
-    expert_size: Size = Field(8_192, validation_alias="intermediate_size")
+    expert_size: Size = Field(8_192, validation_alias=_EXPERT_SIZE)
     num_experts_per_tok: Size = 1
     moe_layers: Annotated[list[Count] | None, supported("numbers of layers, from 0")] = None
     interleave_moe_layer_step: Size = 1

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ PROMPTS = [LONG, [*LONG[:70], *range(2, 40)], [*LONG[:100], *range(9, 29)], LONG
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 LATENT = ("kimi_linear",)
+NOT_DETERMINISTIC = "kimi_linear", "mamba", "falcon_mamba", "jamba"
 QUICK, SLOW = ("qwen3_5_text",), pytest.mark.slow
 
 
@@ -38,6 +40,7 @@ class Model:
     """A tiny checkpoint and what transformers answers."""
 
     def __init__(self, folder: Path, architecture: str) -> None:
+        self.architecture = architecture
         self.folder = make_checkpoint(folder, architecture)
         self.architecture = architecture
         self._reference = load_reference(self.folder)
@@ -251,7 +254,6 @@ def test_random_chats(model: Model, seed: int) -> None:
     [
         {"tp_size": 2},
         {"lora_paths": ("adapter",)},
-        {"deterministic": True},
     ],
     ids=lambda flags: next(iter(flags)),
 )
@@ -264,6 +266,30 @@ def test_what_does_not_go_with_states_is_refused_by_name(
     name = "--" + next(iter(flags)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{name} does not know the (states|latents) of "):
         model.opened(**flags)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_bits_in_any_company(model: Model, dtype: str) -> None:
+    """Wherever prompts are cut, and whether their tokens were read or written."""
+    if model.architecture in NOT_DETERMINISTIC:
+        with pytest.raises(
+            ConfigError, match=r"--deterministic does not know the (latents|states)"
+        ):
+            model.opened(deterministic=True)
+        return
+    params = replace(PARAMS, logprobs=5)
+    prompts = [*PROMPTS, [*LONG, *model.wanted[0], 5, 6, 7]]
+
+    def run(**flags: Any) -> list[object]:
+        flags |= {"deterministic": True, "dtype": dtype}
+        with model.opened(**flags) as engine:
+            engine.generate(PROMPTS, params)
+            return [(each.token_ids, each.logprobs) for each in engine.generate(prompts, params)]
+
+    alone = run(disable_radix_cache=True, max_running_requests=1)
+    assert run() == alone
+    assert run(chunked_prefill_size=16, state_checkpoint_interval=32) == alone
+    assert run(kv_tokens=240, schedule_conservativeness=0.0) == alone
 
 
 def test_what_a_state_takes_is_said_before_it_is_served(model: Model) -> None:

@@ -264,6 +264,10 @@ class Lanes:
         product = self._builder.fmul(x, y, flags=("contract",))
         return self._builder.fadd(product, z, flags=("contract",))
 
+    def root(self, x: Any) -> Any:
+        """The square root of each."""
+        return call(self._builder, f"llvm.sqrt.v{self.lanes}f32", self.vector, [x])
+
     def all(self, number: float) -> Any:
         """A number in all lanes."""
         return ir.Constant(self.vector, [float(number)] * self.lanes)
@@ -272,13 +276,13 @@ class Lanes:
         return ir.Constant(self.integers, [number] * self.lanes)
 
     def exp(self, x: Any) -> Any:
-        """e^x of numbers <= 0, to float32's precision down to 2^-100. NaN stays NaN."""
+        """e^x of numbers up to 87, to float32's precision down to 2^-100. NaN stays NaN."""
         return self.exp2(self._builder.fmul(x, self.all(LOG2_E)), MOST_EXACT)
 
     def exp2(self, x: Any, degree: int) -> Any:
-        """2^x of numbers <= 0, down to 2^-100: 2^part as a polynomial for a part between -1/2 and
-        1/2, times 2^whole, made of its bits: adding 1.5 x 2^23 leaves it in the lowest ones. NaN
-        stays NaN, in the part.
+        """2^x of numbers below 127, down to 2^-100: 2^part as a polynomial for a part between -1/2
+        and 1/2, times 2^whole, made of its bits: adding 1.5 x 2^23 leaves it in the lowest ones.
+        NaN stays NaN, in the part.
         """
         b = self._builder
         least = self.all(_LEAST)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.layers.scans import CHUNK, ScanInputs
-from radixlm.layers.step_states import StepStates
+from radixlm.layers.torch_scans import CHUNK, ScanInputs
 
 # Rows of a chunk whose weights are computed at once. Channels fade so differently that what is left
 # of a state can not be taken apart into a factor of the query and one of the key, which would be
@@ -17,39 +16,15 @@ from radixlm.layers.step_states import StepStates
 _BLOCK = 8
 
 
-def through_channels(inputs: ScanInputs, layer: int, states: StepStates) -> Tensor:
-    """Take a step's tokens through the layer's states, which go on; gives what queries read,
-    (tokens, heads, value). inputs: with betas; decay (tokens, heads, key).
-    """
-    made, kept, alone = torch.empty_like(inputs.values), states.matrices[layer], states.single
-    if alone.numel():
-        made[alone], kept[states.slots] = step_channels(inputs.of(alone), kept[states.slots])
-    for first, stop, position, slot in states.longer:
-        its = inputs.of(slice(first, stop))
-        made[first:stop], kept[slot] = scan_channels(its, kept[slot], position % CHUNK)
-    return made
-
-
-def step_channels(inputs: ScanInputs, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Take one token of each of n rows through their states (n, heads, key, value); gives what
-    it reads (n, heads, value), and the states after it.
-    """
-    queries, keys, values, decay, beta = _with_betas(inputs)
-    state = state * decay.exp()[..., None]
-    change = (values - torch.einsum("nhk,nhkv->nhv", keys, state)) * beta[..., None]
-    state = state + keys[..., None] * change[..., None, :]
-    return torch.einsum("nhk,nhkv->nhv", queries, state), state
-
-
 def scan_channels(inputs: ScanInputs, state: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-    """Take the tokens of one row through its state (heads, key, value); see `scans.scan`."""
-    count, parts = inputs.queries.shape[0], _with_betas(inputs)
+    """Take the tokens of one row through its state (heads, key, value); see `torch_scans.scan`."""
+    count = inputs.queries.shape[0]
     around = offset, -(offset + count) % CHUNK
     # (heads, chunks, CHUNK, ..); tokens that are none change nothing: they have zeros. The order in
     # memory is always the same, as bits of products depend on it.
     queries, keys, values, decay, beta = (
         functional.pad(each.transpose(0, 1).contiguous(), (0, 0, *around)).unflatten(1, (-1, CHUNK))
-        for each in (*parts[:4], parts[4][..., None])
+        for each in (*inputs[:4], inputs.beta[..., None])
     )
     since = decay.cumsum(-2)
     wanted = torch.cat((beta * values, beta * keys * since.exp()), dim=-1)
@@ -86,11 +61,3 @@ def _weights(rows: Tensor, keys: Tensor, since: Tensor) -> Tensor:
             faded = keys[..., before, :] * (start - since[..., before, :]).exp()
             made[..., its, before] = (row * (own - start).exp()) @ faded.mT
     return made
-
-
-def _with_betas(inputs: ScanInputs) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    *others, beta = inputs
-    if beta is None:
-        raise ValueError("the delta rule has betas")
-    queries, keys, values, decay = others
-    return queries, keys, values, decay, beta

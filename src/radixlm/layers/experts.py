@@ -19,7 +19,7 @@ from radixlm.kernels.openmp import team
 from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.linear import Linear, RMSNorm
 from radixlm.layers.lora import Multiply
-from radixlm.layers.mlps import MLP, named, place_of
+from radixlm.layers.mlps import MLP, named, place_of, sigmoid
 from radixlm.products.compiled import TensorOptions
 
 
@@ -100,7 +100,7 @@ class SharedExpert:
         self._gate = Linear(hidden_size, {gate: 1}, options, bias=False)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._mlp(x).mul_(self._gate(x).sigmoid())
+        return self._mlp(x).mul_(sigmoid(self._gate(x)))
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         yield from self._mlp.linears()

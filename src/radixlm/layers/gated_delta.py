@@ -9,15 +9,16 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
-from radixlm.layers.scans import ScanInputs, through
-from radixlm.layers.step_states import CausalConv, StepStates
+from radixlm.layers.scan_kernel import ScanShape
+from radixlm.layers.scans import Scan
+from radixlm.layers.state_gates import Decays, OutputGate
+from radixlm.layers.step_states import StepStates
+from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
-
-_LEAST = 1e-6
 
 
 class DeltaSizes(NamedTuple):
@@ -95,12 +96,16 @@ class GatedDelta:
     def __init__(
         self, sizes: DeltaSizes, layer: int, hidden: int, eps: float, options: TensorOptions
     ) -> None:
-        self._sizes, self._layer, self._eps = sizes, layer, sizes.eps or eps
+        self._sizes, self._layer = sizes, layer
         self.projections = Linear(hidden, sizes.parts, options, bias=False)
-        self.conv = CausalConv(options.empty(sizes.channels, 1, sizes.width), None)
+        self.conv = CausalConv(sizes.channels, sizes.width, options, bias=False)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.step = exact.empty(sizes.values), exact.empty(sizes.values)
+        self._decays = Decays(self.decay, self.step, options, most=sizes.most)
+        self._scan = Scan(ScanShape(sizes.key, sizes.value, delta=True), options)
         self.norm = options.empty(sizes.value)
+        eps = sizes.eps or eps
+        self._gate = OutputGate((sizes.values, sizes.value), self.norm, "before", eps, options)
         inner = sizes.values * sizes.value
         self.output = Linear(inner, {sizes.output: hidden}, options, bias=False)
 
@@ -110,25 +115,19 @@ class GatedDelta:
         gates, heads = sizes.values * sizes.value, sizes.values
         made = multiply(self.projections, x, None)
         mixed, gate, beta, step = made.split_with_sizes((sizes.channels, gates, heads, heads), 1)
-        mixed = functional.silu(self.conv(mixed, self._layer, states)).float()
-        queries, keys, values = self._heads(mixed)
-        decay = self.decay.exp().neg() * functional.softplus(step.float() + self.step)
-        inputs = ScanInputs(queries, keys, values, decay, beta.float().sigmoid() * sizes.most)
-        read = through(inputs, self._layer, states)
-        normed = functional.rms_norm(read, (sizes.value,), self.norm.float(), self._eps)
-        gated = normed * functional.silu(gate.float().view_as(normed))
-        return multiply(self.output, gated.to(x.dtype).flatten(1), None)
-
-    def _heads(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries and keys, of length 1, and values: (tokens, values' heads, size)."""
-        sizes = self._sizes
-        each, repeats = sizes.keys * sizes.key, sizes.values // sizes.keys
-        parts = mixed.split_with_sizes((each, each, sizes.values * sizes.value), 1)
-        queries, keys = (
-            unit(part.unflatten(1, (sizes.keys, -1))).repeat_interleave(repeats, 1)
-            for part in parts[:2]
+        mixed = self.conv(mixed, self._layer, states)
+        each = sizes.keys * sizes.key
+        queries, keys, values = (
+            part.unflatten(1, (count, -1))
+            for part, count in zip(
+                mixed.split_with_sizes((each, each, gates), 1),
+                (sizes.keys, sizes.keys, heads),
+                strict=True,
+            )
         )
-        return queries * sizes.key**-0.5, keys, parts[2].unflatten(1, (sizes.values, -1))
+        inputs = ScanInputs(queries, keys, values, *self._decays(step, beta))
+        read = self._scan(inputs, self._layer, states).flatten(1)
+        return multiply(self.output, self._gate(read, gate), None)
 
     def linears(self) -> list[Linear]:
         """The projections in the order in which they are computed."""
@@ -141,8 +140,3 @@ class GatedDelta:
         yield "A_log", self.decay
         yield "dt_bias", self.step
         yield f"{self._sizes.norm}.weight", self.norm
-
-
-def unit(x: Tensor) -> Tensor:
-    """Scale to length 1 along the last dimension."""
-    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _LEAST)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from radixlm.layers.linear import Linear
-from radixlm.layers.mlps import place_of
+from radixlm.layers.mlps import place_of, sigmoid
 from radixlm.products.compiled import TensorOptions
 
 # What weights are divided by is never 0.
@@ -59,7 +59,7 @@ class GroupedRouter:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(tokens, hidden_size) -> weights, float32, and numbers of experts, (tokens, chosen)."""
         made = self._scores(x.float())
-        shares = made.softmax(-1) if self._routing.scores == "softmax" else made.sigmoid()
+        shares = made.softmax(-1) if self._routing.scores == "softmax" else sigmoid(made)
         ranked = shares if self._correction is None else shares + self._correction
         if self._routing.groups:
             ranked = self._within_groups(ranked)

@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.layers.channel_scans import through_channels
-from radixlm.layers.gated_delta import unit
+from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
-from radixlm.layers.scans import ScanInputs
-from radixlm.layers.step_states import CausalConv, StepStates
+from radixlm.layers.mlps import sigmoid
+from radixlm.layers.scan_kernel import ScanShape
+from radixlm.layers.scans import Scan
+from radixlm.layers.state_gates import OutputGate
+from radixlm.layers.step_states import StepStates
+from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
 
 
@@ -55,7 +58,7 @@ class KimiDelta:
     def __init__(
         self, sizes: KimiSizes, layer: int, hidden: int, eps: float, options: TensorOptions
     ) -> None:
-        self._sizes, self._layer, self._eps = sizes, layer, eps
+        self._sizes, self._layer = sizes, layer
         inner, head = sizes.heads * sizes.head, sizes.head
         parts = dict.fromkeys(("q_proj", "k_proj", "v_proj"), inner) | {"b_proj": sizes.heads}
         parts |= dict.fromkeys(("f_a_proj", "g_a_proj"), head)
@@ -63,10 +66,13 @@ class KimiDelta:
         self.forget, self.gate = (
             Linear(head, {name: inner}, options, bias=False) for name in ("f_b_proj", "g_b_proj")
         )
-        self.conv = CausalConv(options.empty(sizes.channels, 1, sizes.width), None)
+        self.conv = CausalConv(sizes.channels, sizes.width, options, bias=False)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.step = exact.empty(1, 1, sizes.heads, 1), exact.empty(inner)
+        self._scan = Scan(ScanShape(head, head, delta=True, by_channel=True), options)
         self.norm = options.empty(head)
+        groups = sizes.heads, head
+        self._gate = OutputGate(groups, self.norm, "before", eps, options, "sigmoid")
         self.output = Linear(inner, {"o_proj": hidden}, options, bias=False)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
@@ -75,16 +81,14 @@ class KimiDelta:
         made = multiply(self.projections, x, None)
         parts = sizes.channels, sizes.heads, sizes.head, sizes.head
         mixed, beta, forget, gate = made.split_with_sizes(parts, 1)
-        mixed = functional.silu(self.conv(mixed, self._layer, states)).float()
+        mixed = self.conv(mixed, self._layer, states)
         queries, keys, values = mixed.unflatten(1, (3, sizes.heads, sizes.head)).unbind(1)
         forget = multiply(self.forget, forget.contiguous(), None).float() + self.step
-        decay = self.decay[0].exp().neg() * functional.softplus(forget).view_as(queries)
-        queries = unit(queries) * sizes.head**-0.5
-        inputs = ScanInputs(queries, unit(keys), values, decay, beta.float().sigmoid())
-        read = through_channels(inputs, self._layer, states)
-        normed = functional.rms_norm(read, (sizes.head,), self.norm.float(), self._eps)
-        gate = multiply(self.gate, gate.contiguous(), None).float().view_as(normed)
-        return multiply(self.output, (normed * gate.sigmoid()).to(x.dtype).flatten(1), None)
+        decay = self.decay[0].exp().neg() * functional.softplus(forget).view(queries.shape)
+        inputs = ScanInputs(queries, keys, values, decay, sigmoid(beta.float()))
+        read = self._scan(inputs, self._layer, states).flatten(1)
+        gate = multiply(self.gate, gate.contiguous(), None)
+        return multiply(self.output, self._gate(read, gate), None)
 
     def linears(self) -> list[Linear]:
         """The projections in the order in which they are computed."""

@@ -216,7 +216,7 @@ class RMSNorm:
             self._worker = Worker(
                 norm_kernel(bfloat16=options.dtype == torch.bfloat16),
                 weight=self.weight.data_ptr(),
-                eps=_bits_of(eps),
+                eps=bits_of(eps),
             )
 
     @property
@@ -256,7 +256,8 @@ def add_norm(launch: Launch, x: Tensor, added: Tensor | None, weight: Tensor, ep
     return out
 
 
-def _bits_of(number: float) -> int:
+def bits_of(number: float) -> int:
+    """The bits of a float32, as compiled code is given it."""
     bits: int = np.float32(number).view(np.int32).item()
     return bits
 
@@ -283,7 +284,7 @@ class QueryKeyNorm:
         if not names:
             self.q_weight.fill_(1)
             self.k_weight.fill_(1)
-        self.eps_bits = _bits_of(eps)
+        self.eps_bits = bits_of(eps)
 
     @cached_property
     def addresses(self) -> tuple[int, int]:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.selective_scan import SelectiveInputs, through_channels_alone
-from radixlm.layers.step_states import CausalConv, StepStates
+from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions
 
 
@@ -58,8 +59,7 @@ class Mamba1:
         inner = sizes.channels
         self._parts = sizes.rank, sizes.key, sizes.key
         self.projections = Linear(hidden, {"in_proj": 2 * inner}, options, bias=sizes.bias)
-        bias = options.empty(inner) if sizes.conv_bias else None
-        self.conv = CausalConv(options.empty(inner, 1, sizes.width), bias)
+        self.conv = CausalConv(inner, sizes.width, options, bias=sizes.conv_bias)
         self.inputs = Linear(inner, {"x_proj": sum(self._parts)}, options, bias=False)
         self.steps = Linear(sizes.rank, {"dt_proj": inner}, options, bias=True)
         exact = TensorOptions(torch.float32, options.device)
@@ -71,11 +71,10 @@ class Mamba1:
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
         mixed, gate = multiply(self.projections, x, None).chunk(2, dim=1)
-        mixed = functional.silu(self.conv(mixed, self._layer, states))
-        parts = multiply(self.inputs, mixed, None).split_with_sizes(self._parts, 1)
+        values = self.conv(mixed, self._layer, states)
+        parts = multiply(self.inputs, values.to(x.dtype), None).split_with_sizes(self._parts, 1)
         step, keys, queries = self._normed(parts)
         step = functional.softplus(multiply(self.steps, step.contiguous(), None).float())
-        values = mixed.float()
         inputs = SelectiveInputs(values, step, queries.float(), keys.float())
         read = through_channels_alone(inputs, self.decay.exp().neg(), self._layer, states)
         made = read.addcmul_(values, self.skip) * functional.silu(gate.float())

@@ -5,16 +5,19 @@ adds what it was given, and which fades.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
-from radixlm.layers.scans import ScanInputs, through
-from radixlm.layers.step_states import CausalConv, StepStates
+from radixlm.layers.scan_kernel import ScanShape
+from radixlm.layers.scans import Scan
+from radixlm.layers.state_gates import Decays, GateNorm, OutputGate
+from radixlm.layers.step_states import StepStates
+from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
 
 
@@ -34,7 +37,7 @@ class MambaSizes(NamedTuple):
     bias: bool
     conv_bias: bool
     place: str = "mamba"
-    norm: Literal["after", "before", ""] = "after"
+    norm: GateNorm = "after"
 
     @property
     def channels(self) -> int:
@@ -62,48 +65,34 @@ class Mamba2:
     def __init__(
         self, sizes: MambaSizes, layer: int, hidden: int, eps: float, options: TensorOptions
     ) -> None:
-        self._sizes, self._layer, self._eps = sizes, layer, eps
+        self._sizes, self._layer = sizes, layer
         inner = sizes.heads * sizes.head
         self._parts = inner, sizes.channels, sizes.heads
         parts = {"in_proj": sum(self._parts)}
         self.projections = Linear(hidden, parts, options, bias=sizes.bias)
-        bias = options.empty(sizes.channels) if sizes.conv_bias else None
-        self.conv = CausalConv(options.empty(sizes.channels, 1, sizes.width), bias)
+        self.conv = CausalConv(sizes.channels, sizes.width, options, bias=sizes.conv_bias)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.step, self.skip = (exact.empty(sizes.heads) for _ in range(3))
+        self._decays = Decays(self.decay, self.step, options)
+        shape = ScanShape(sizes.key, sizes.head, delta=False)
+        self._scan = Scan(shape, options, self.skip)
         self.norm = options.empty(inner)
+        groups = sizes.groups, inner // sizes.groups
+        self._gate = OutputGate(groups, self.norm, sizes.norm, eps, options)
         self.output = Linear(inner, {"out_proj": hidden}, options, bias=sizes.bias)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
         sizes = self._sizes
         gate, mixed, step = multiply(self.projections, x, None).split_with_sizes(self._parts, 1)
-        mixed = functional.silu(self.conv(mixed, self._layer, states)).float()
+        mixed = self.conv(mixed, self._layer, states)
         each = sizes.groups * sizes.key
-        values, *others = mixed.split_with_sizes((sizes.heads * sizes.head, each, each), 1)
-        keys, queries = (
-            part.unflatten(1, (sizes.groups, -1)).repeat_interleave(sizes.heads // sizes.groups, 1)
-            for part in others
-        )
-        step = functional.softplus(step.float() + self.step)
+        values, keys, queries = mixed.split_with_sizes((self._parts[0], each, each), 1)
+        queries, keys = (part.unflatten(1, (sizes.groups, -1)) for part in (queries, keys))
         values = values.unflatten(1, (sizes.heads, -1))
-        decay = self.decay.exp().neg() * step
-        inputs = ScanInputs(queries, keys, values * step[..., None], decay)
-        read = through(inputs, self._layer, states).addcmul(values, self.skip[:, None])
-        made, gate = read.flatten(1), functional.silu(gate.float())
-        match sizes.norm:
-            case "after":
-                made = self._normed(made * gate)
-            case "before":
-                made = self._normed(made) * gate
-            case "":
-                made = made * gate
-        return multiply(self.output, made.to(x.dtype), None)
-
-    def _normed(self, x: Tensor) -> Tensor:
-        grouped = x.unflatten(1, (self._sizes.groups, -1))
-        normed = functional.rms_norm(grouped, grouped.shape[2:], None, self._eps)
-        return normed.flatten(1) * self.norm
+        inputs = ScanInputs(queries, keys, values, *self._decays(step))
+        read = self._scan(inputs, self._layer, states).flatten(1)
+        return multiply(self.output, self._gate(read, gate), None)
 
     def linears(self) -> list[Linear]:
         """The projections in the order in which they are computed."""

@@ -15,6 +15,15 @@ from radixlm.layers.lora import Multiply
 from radixlm.products.compiled import GATES, GateKind, TensorOptions
 
 
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + e^-x), new. On a CPU torch's own gives the last numbers of a tensor, which fill no
+    vector, other bits than those before them.
+    """
+    if x.device.type != "cpu":
+        return x.sigmoid()
+    return x.float().neg().exp_().add_(1).reciprocal_().to(x.dtype)
+
+
 def _relu2(x: Tensor) -> Tensor:
     return functional.relu(x).square_()
 
@@ -30,7 +39,7 @@ class Clamped(NamedTuple):
 
     def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
         gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return gate.mul_((gate * self.alpha).sigmoid_()).mul_(up.add_(1))
+        return gate.mul_(sigmoid(gate * self.alpha)).mul_(up.add_(1))
 
 
 class XIELU:

@@ -4,104 +4,71 @@ it, and reads what its query finds. By the delta rule the change corrects what t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from radixlm.kernels.openmp import Worker
+from radixlm.layers.channel_scans import scan_channels
+from radixlm.layers.scan_kernel import LEAST, ScanShape, scan_kernel
 from radixlm.layers.step_states import StepStates
-
-# Tokens that are computed at once. They begin at multiples of it, counted from a request's first
-# token: so a state at such a place has the same bits, however the prompt was cut.
-CHUNK = 64
+from radixlm.layers.torch_scans import CHUNK, ScanInputs, scan, step
+from radixlm.products.compiled import TensorOptions
 
 
-class ScanInputs(NamedTuple):
-    """The inputs of tokens, float32. queries, keys: (tokens, heads, key). values: (tokens, heads,
-    value). decay: logarithms, (tokens, heads). beta: the same shape, how much a token corrects;
-    None: changes are the values.
+class Scan:
+    """The way of a step's tokens through the states of a layer.
+
+    skip: (heads,) float32, how much of its values a token reads beside the state; filled later.
     """
 
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    decay: Tensor
-    beta: Tensor | None = None
+    def __init__(
+        self, shape: ScanShape, options: TensorOptions, skip: Tensor | None = None
+    ) -> None:
+        self._shape, self._skip = shape, skip
+        self._worker: Worker | None = None
+        if options.known():
+            skip_at = 0 if skip is None else skip.data_ptr()
+            self._worker = Worker(scan_kernel(shape), skip=skip_at)
 
-    def of(self, tokens: Tensor | slice) -> ScanInputs:
-        """Take those of some tokens."""
-        queries, keys, values, decay, beta = self
-        others = (keys[tokens], values[tokens], decay[tokens])
-        return ScanInputs(queries[tokens], *others, None if beta is None else beta[tokens])
+    def __call__(self, inputs: ScanInputs, layer: int, states: StepStates) -> Tensor:
+        """Take the tokens through their states, which go on; gives what queries read, (tokens,
+        heads, value) float32, new.
+        """
+        kept = states.matrices[layer]
+        if self._worker is None:
+            return self._by_torch(inputs, kept, states)
+        queries, keys, values, decay, beta = inputs
+        read = values.new_empty(values.shape)
+        heads, arguments = values.shape[1], self._worker.arguments
+        arguments.rows, arguments.table = heads * len(states.table), states.table.data_ptr()
+        arguments.heads, arguments.repeats = heads, heads // keys.shape[1]
+        arguments.queries, arguments.keys = queries.data_ptr(), keys.data_ptr()
+        arguments.values, arguments.stride = values.data_ptr(), 4 * values.stride(0)
+        arguments.decay, arguments.beta = decay.data_ptr(), beta.data_ptr()
+        arguments.states, arguments.slot = kept.data_ptr(), 4 * kept.stride(0)
+        arguments.read = read.data_ptr()
+        self._worker()
+        return read
 
-
-def through(inputs: ScanInputs, layer: int, states: StepStates) -> Tensor:
-    """Take a step's tokens through the layer's states, which go on; gives what queries read,
-    (tokens, heads, value).
-    """
-    made, kept, alone = torch.empty_like(inputs.values), states.matrices[layer], states.single
-    if alone.numel():
-        made[alone], kept[states.slots] = step(inputs.of(alone), kept[states.slots])
-    for first, stop, position, slot in states.longer:
-        its = inputs.of(slice(first, stop))
-        made[first:stop], kept[slot] = scan(its, kept[slot], position % CHUNK)
-    return made
-
-
-def step(inputs: ScanInputs, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Take one token of each of n rows through their states (n, heads, key, value); gives what
-    it reads (n, heads, value), and the states after it.
-    """
-    queries, keys, change, decay, beta = inputs
-    state = state * decay.exp()[..., None, None]
-    if beta is not None:
-        change = (change - torch.einsum("nhk,nhkv->nhv", keys, state)) * beta[..., None]
-    state = state + keys[..., None] * change[..., None, :]
-    return torch.einsum("nhk,nhkv->nhv", queries, state), state
-
-
-def scan(inputs: ScanInputs, state: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-    """Take the tokens of one row through its state (heads, key, value), chunk by chunk; gives what
-    they read (tokens, heads, value), and the state after them. offset: of the first in its chunk.
-
-    By the delta rule each token's change depends on those before it in its chunk: (1 + L) change =
-    beta (value - what its key reads of the state before the chunk), L lower triangular. That is
-    solved for all chunks at once; then they go one after the other.
-    """
-    count = inputs.queries.shape[0]
-    around = offset, -(offset + count) % CHUNK
-    # (heads, chunks, CHUNK, ..); tokens that are none change nothing: they have zeros.
-    queries, keys, change = (
-        functional.pad(each.transpose(0, 1), (0, 0, *around)).unflatten(1, (-1, CHUNK))
-        for each in inputs[:3]
-    )
-    since = _in_chunks(inputs.decay, around).cumsum(-1)  # what is left of the state before it
-    between = (since[..., :, None] - since[..., None, :]).tril().exp().tril()
-    reads: Tensor | None = None
-    if inputs.beta is not None:
-        beta = _in_chunks(inputs.beta, around)[..., None]
-        own = beta * keys
-        wanted = torch.cat((beta * change, own * since.exp()[..., None]), dim=-1)
-        overlap = (own @ keys.mT) * between
-        solved = torch.linalg.solve_triangular(overlap, wanted, upper=False, unitriangular=True)
-        change, reads = solved.split_with_sizes((change.shape[-1], keys.shape[-1]), -1)
-    weights = (queries @ keys.mT) * between
-    queries = queries * since.exp()[..., None]
-    keys = keys * (since[..., -1:] - since).exp()[..., None]
-    left = since[..., -1].exp()[..., None, None]
-    made = []
-    for chunk in range(queries.shape[1]):
-        its = change[:, chunk]
-        if reads is not None:
-            its = its - reads[:, chunk] @ state
-        made.append(queries[:, chunk] @ state + weights[:, chunk] @ its)
-        state = state * left[:, chunk] + keys[:, chunk].mT @ its
-    read = torch.cat(made, dim=1)[:, offset : offset + count]
-    return read.transpose(0, 1), state
+    def _by_torch(self, inputs: ScanInputs, kept: Tensor, states: StepStates) -> Tensor:
+        queries, keys, values, decay, beta = inputs
+        if self._shape.delta:
+            queries, keys = _unit(queries) * self._shape.key**-0.5, _unit(keys)
+        repeats = values.shape[1] // keys.shape[1]
+        queries, keys = (each.repeat_interleave(repeats, 1) for each in (queries, keys))
+        inputs = ScanInputs(queries, keys, values, decay, beta)
+        made, alone, delta = torch.empty_like(values), states.single, self._shape.delta
+        if alone.numel():
+            read = step(inputs.of(alone), kept[states.slots], delta=delta)
+            made[alone], kept[states.slots] = read
+        of_row = scan_channels if self._shape.by_channel else partial(scan, delta=delta)
+        for first, stop, position, slot in states.longer:
+            its = inputs.of(slice(first, stop))
+            made[first:stop], kept[slot] = of_row(its, kept[slot], position % CHUNK)
+        return made if self._skip is None else made.addcmul_(values, self._skip[:, None])
 
 
-def _in_chunks(x: Tensor, around: tuple[int, int]) -> Tensor:
-    """(tokens, heads) -> (heads, chunks, CHUNK)."""
-    padded = functional.pad(x.t(), around)
-    return padded.view(x.shape[1], -1, CHUNK)
+def _unit(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + LEAST)

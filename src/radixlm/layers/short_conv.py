@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
-from radixlm.layers.step_states import CausalConv, StepStates
+from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions
 
 
@@ -39,14 +40,13 @@ class ShortConv:
     def __init__(self, sizes: ConvSizes, layer: int, options: TensorOptions) -> None:
         hidden, self._layer = sizes.channels, layer
         self.projections = Linear(hidden, {"in_proj": 3 * hidden}, options, bias=sizes.bias)
-        bias = options.empty(hidden) if sizes.bias else None
-        self.conv = CausalConv(options.empty(hidden, 1, sizes.width), bias)
+        self.conv = CausalConv(hidden, sizes.width, options, bias=sizes.bias, gated=True)
         self.output = Linear(hidden, {"out_proj": hidden}, options, bias=sizes.bias)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
-        first, second, inner = multiply(self.projections, x, None).chunk(3, dim=1)
-        return multiply(self.output, second * self.conv(first * inner, self._layer, states), None)
+        made = self.conv(multiply(self.projections, x, None), self._layer, states)
+        return multiply(self.output, made, None)
 
     def linears(self) -> list[Linear]:
         """The projections in the order in which they are computed."""

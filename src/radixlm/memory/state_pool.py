@@ -14,8 +14,8 @@ from radixlm.memory.pools import zeros
 
 
 class StateShape(NamedTuple):
-    """The shape of a layer's state: the last inputs of each channel of its convolution, (channels,
-    width - 1); and its recurrent state, float32. (0,): it has none.
+    """The shape of a layer's state: the last inputs of its convolution, (width - 1, channels); and
+    its recurrent state, float32. (0,): it has none.
     """
 
     conv: tuple[int, ...] = (0,)
@@ -30,7 +30,7 @@ class StateShape(NamedTuple):
 class StatePool:
     """States of all layers in `capacity` slots.
 
-        conv[layer][slot]       (channels, width - 1) of the model's type
+        conv[layer][slot]       (width - 1, channels) of the model's type
         matrices[layer][slot]   float32, as it is carried from token to token: a copy is exact
 
     Which slots are in use is not known here: `cache.StateSlots` owns that.

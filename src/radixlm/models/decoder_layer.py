@@ -14,7 +14,7 @@ from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.layer_inputs import LayerInput
 from radixlm.layers.linear import Linear, QueryKeyNorm
 from radixlm.layers.lora import Multiply
-from radixlm.layers.mlps import MLP
+from radixlm.layers.mlps import MLP, sigmoid
 from radixlm.layers.norms import HeadNorms, RowNorm, ValueNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.layers.split import Split, SplitRowNorm
@@ -118,7 +118,7 @@ class SelfAttention:
         if self._value_dim:
             answers = answers.unflatten(1, (-1, self._head_dim))[..., : self._value_dim].flatten(1)
         if self._gates or self._head_gates:
-            answers = answers * gates.sigmoid()
+            answers = answers * sigmoid(gates)
         return multiply(self.output, answers, at.part)
 
     def _with_zeros(self, qkv: Tensor) -> Tensor:

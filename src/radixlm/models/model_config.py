@@ -94,7 +94,7 @@ class ModelConfig:
         sizes, none = self.traits.state, StateShape()
         if sizes is None:
             return ()
-        one = StateShape((sizes.channels, sizes.width - 1), sizes.matrix)
+        one = StateShape((sizes.width - 1, sizes.channels), sizes.matrix)
         return tuple(one if mixer in ("state", "both") else none for mixer in self.mixers)
 
     def of_layer(self, layer: int) -> ModelConfig:

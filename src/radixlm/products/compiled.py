@@ -128,18 +128,24 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
 def gate_product(
     builder: ir.IRBuilder, ops: Lanes, kind: GateKind, x: Any, up: Any, *, coarse: bool
 ) -> Any:
-    """x / (1 + e^-y) * up, of e^-|y|, which never overflows (and is never less than 2^-100: right
-    for y down to -1e20). y is x for silu; gelu's form by tanh, x (1 + tanh(z)) / 2, is that of 2z.
-    coarse: for results that are rounded to bfloat16, whose error is fifty times as large.
+    """x sigmoid(y) * up. y is x for silu; gelu's form by tanh, x (1 + tanh(z)) / 2, is that of 2z.
+    coarse: see `sigmoid`.
     """
     y = x if kind == "silu" else _twice_gelu_argument(builder, ops, x)
+    return builder.fmul(builder.fmul(x, sigmoid(builder, ops, y, coarse=coarse)), up)
+
+
+def sigmoid(builder: ir.IRBuilder, ops: Lanes, y: Any, *, coarse: bool) -> Any:
+    """1 / (1 + e^-y), of e^-|y|, which never overflows (and is never less than 2^-100: right for y
+    down to -1e20). coarse: for results that are rounded to bfloat16, whose error is fifty times as
+    large.
+    """
     minus = builder.fsub(ops.all(0), y)
     least = builder.select(builder.fcmp_ordered("<", y, minus), y, minus)
     power = ops.exp2_coarse(builder.fmul(least, ops.all(LOG2_E))) if coarse else ops.exp(least)
     above = builder.select(builder.fcmp_ordered(">=", y, ops.all(0)), ops.all(1), power)
     below = builder.fadd(ops.all(1), power)
-    part = ops.ratio_coarse(above, below) if coarse else builder.fdiv(above, below)
-    return builder.fmul(builder.fmul(x, part), up)
+    return ops.ratio_coarse(above, below) if coarse else builder.fdiv(above, below)
 
 
 def _twice_gelu_argument(builder: ir.IRBuilder, ops: Lanes, x: Any) -> Any:

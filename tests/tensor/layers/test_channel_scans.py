@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.layers.channel_scans import scan_channels, step_channels
-from radixlm.layers.scans import CHUNK, ScanInputs
+from radixlm.layers.channel_scans import scan_channels
+from radixlm.layers.torch_scans import CHUNK, ScanInputs, step
 
 HEADS, KEY, VALUE = 3, 8, 5
 
@@ -28,7 +28,6 @@ def made_up(count: int, most: float) -> ScanInputs:
 
 def by_token(inputs: ScanInputs, state: Tensor) -> tuple[Tensor, Tensor]:
     read = []
-    assert inputs.beta is not None
     for token in range(len(inputs.queries)):
         q, k, v, decay = (each[token].double() for each in inputs[:4])
         state = state * decay.exp()[..., None]
@@ -55,7 +54,7 @@ def test_chunks_equal_a_loop(count: int, offset: int, most: float) -> None:
 def test_a_step_equals_a_loop() -> None:
     inputs = made_up(4, 1.0)
     states = torch.randn(4, HEADS, KEY, VALUE, generator=torch.Generator().manual_seed(9))
-    read, after = step_channels(inputs, states)
+    read, after = step(inputs, states, delta=True)
     for row in range(4):
         expected, its = by_token(inputs.of(slice(row, row + 1)), states[row].double())
         assert (read[row] - expected[0]).abs().max() < 1e-5

@@ -14,7 +14,7 @@ from radixlm.layers.linear import (
     TokenEmbedding,
     add_norm,
 )
-from radixlm.layers.mlps import MLP
+from radixlm.layers.mlps import MLP, sigmoid
 from radixlm.layers.rotary import LinearScaling, QueryFactors, RopeConfig, Rotary, YarnScaling
 from radixlm.products.compiled import TensorOptions
 
@@ -150,3 +150,12 @@ def test_short_contexts_have_queries_as_they_are() -> None:
     ahead = RopeConfig(100.0, queries=QueryFactors(0.5, 10, ahead=1))
     assert ahead.within(9).queries is None
     assert ahead.within(10) == ahead
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sigmoids_have_the_same_bits_in_any_company(dtype: torch.dtype) -> None:
+    x = torch.cat((torch.linspace(-99, 99, 1001), torch.tensor([torch.inf, -torch.inf]))).to(dtype)
+    made = sigmoid(x)
+    assert torch.equal(made, torch.cat([sigmoid(one) for one in x.split(1)]))
+    assert torch.allclose(made, x.sigmoid())
+    assert sigmoid(torch.tensor([torch.nan])).isnan().all()

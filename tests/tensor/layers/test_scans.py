@@ -1,76 +1,159 @@
-"""Scans: chunks against a loop over tokens in float64, and where their bits stay."""
+"""Scans, compiled and by torch, against a loop over tokens in float64; where bits stay."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from radixlm.layers.scans import CHUNK, ScanInputs, scan, step
+from radixlm.layers.scan_kernel import ScanShape
+from radixlm.layers.scans import Scan
+from radixlm.layers.step_states import StateRow, StepStates
+from radixlm.layers.torch_scans import CHUNK, ScanInputs
+from radixlm.products.compiled import TensorOptions
 
-HEADS, KEY, VALUE = 3, 8, 5
+HEADS, KEY_HEADS, KEY, VALUE = 6, 3, 8, 5
+EXACT = TensorOptions(torch.float32, torch.device("cpu"))
+# What no compiled code is for.
+OTHER = TensorOptions(torch.float64, torch.device("cpu"))
+SKIP = torch.linspace(-1, 1, HEADS)
+WAYS = pytest.mark.parametrize("options", [EXACT, OTHER], ids=["compiled", "torch"])
+KINDS = pytest.mark.parametrize("delta", [True, False], ids=["delta", "mamba"])
 
 
-def made_up(count: int, *, delta: bool = True) -> ScanInputs:
+def made_up(
+    count: int, *, key: int = KEY, value: int = VALUE, by_channel: bool = False
+) -> ScanInputs:
     draw = torch.Generator().manual_seed(count)
+    sizes = KEY_HEADS * key, KEY_HEADS * key, HEADS * value
+    parts = torch.randn(count, 9 + sum(sizes), generator=draw)[:, 9:].split(sizes, dim=1)
+    heads = KEY_HEADS, KEY_HEADS, HEADS
+    parts = [part.unflatten(1, (its, -1)) for part, its in zip(parts, heads, strict=True)]
+    fades = (count, HEADS, key) if by_channel else (count, HEADS)
+    decay = -torch.randn(fades, generator=draw).exp() / 9
+    return ScanInputs(*parts, decay, torch.randn(count, HEADS, generator=draw).sigmoid())
 
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(count, HEADS, *shape, generator=draw)
 
-    keys = torch.nn.functional.normalize(drawn(KEY), dim=-1)
-    beta = drawn().sigmoid() if delta else None
-    return ScanInputs(drawn(KEY), keys, drawn(VALUE), -drawn().exp() / 9, beta)
+def of(shape: ScanShape, options: TensorOptions = EXACT) -> Scan:
+    return Scan(shape, options, None if shape.delta else SKIP)
 
 
-def by_token(inputs: ScanInputs, state: Tensor) -> tuple[Tensor, Tensor]:
-    read = []
+def states(key: int = KEY, value: int = VALUE, slots: int = 2) -> Tensor:
+    return torch.randn(slots, HEADS, key, value, generator=torch.Generator().manual_seed(9))
+
+
+def by_token(inputs: ScanInputs, state: Tensor, *, delta: bool) -> tuple[Tensor, Tensor]:
+    read, state = [], state.double()
     for token in range(len(inputs.queries)):
-        q, k, v, decay = (each[token].double() for each in inputs[:4])
-        state = state * decay.exp()[:, None, None]
-        if inputs.beta is not None:
-            v = (v - (k[:, :, None] * state).sum(1)) * inputs.beta[token].double()[:, None]
-        state = state + k[:, :, None] * v[:, None, :]
-        read.append((q[:, :, None] * state).sum(1))
+        q, k, v, decay, beta = (each[token].double() for each in inputs)
+        q, k = (each.repeat_interleave(HEADS // KEY_HEADS, 0) for each in (q, k))
+        skipped = SKIP[:, None] * v
+        if delta:
+            q, k = normalize(q, dim=-1) * q.shape[-1] ** -0.5, normalize(k, dim=-1)
+        state = state * decay.exp().view(HEADS, -1, 1)
+        if delta:
+            v, skipped = v - (k[:, :, None] * state).sum(1), 0
+        state = state + k[:, :, None] * (v * beta[:, None])[:, None, :]
+        read.append((q[:, :, None] * state).sum(1) + skipped)
     return torch.stack(read), state
 
 
-@pytest.mark.parametrize("offset", [0, 1, CHUNK - 1])
+def scanned(scan: Scan, inputs: ScanInputs, kept: Tensor, *rows: StateRow) -> tuple[Tensor, Tensor]:
+    kept = kept.clone()
+    return scan(inputs, 0, StepStates(rows, [torch.empty(2, 0)], [kept])), kept
+
+
+@WAYS
+@KINDS
+@pytest.mark.parametrize("position", [0, 1, CHUNK - 1])
 @pytest.mark.parametrize("count", [1, 2, CHUNK, CHUNK + 1, 3 * CHUNK - 5])
-@pytest.mark.parametrize("delta", [True, False])
-def test_chunks_equal_a_loop(count: int, offset: int, *, delta: bool) -> None:
-    inputs = made_up(count, delta=delta)
-    state = torch.randn(HEADS, KEY, VALUE, generator=torch.Generator().manual_seed(9))
-    read, after = scan(inputs, state, offset)
-    expected, its = by_token(inputs, state.double())
-    assert read.shape == expected.shape
+def test_a_row_equals_a_loop(
+    options: TensorOptions, count: int, position: int, *, delta: bool
+) -> None:
+    inputs, kept = made_up(count), states()
+    scan, row = of(ScanShape(KEY, VALUE, delta), options), StateRow(0, count, position, 1)
+    read, after = scanned(scan, inputs, kept, row)
+    expected, its = by_token(inputs, kept[1], delta=delta)
     assert (read - expected).abs().max() < 1e-4
-    assert (after - its).abs().max() < 1e-5
+    assert (after[1] - its).abs().max() < 1e-5
+    assert torch.equal(after[0], kept[0])
 
 
-@pytest.mark.parametrize("delta", [True, False])
-def test_a_step_equals_a_loop(*, delta: bool) -> None:
-    inputs = made_up(4, delta=delta)
-    states = torch.randn(4, HEADS, KEY, VALUE, generator=torch.Generator().manual_seed(9))
-    read, after = step(inputs, states)
-    for row in range(4):
-        expected, its = by_token(inputs.of(slice(row, row + 1)), states[row].double())
-        assert (read[row] - expected[0]).abs().max() < 1e-5
-        assert (after[row] - its).abs().max() < 1e-5
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ScanShape(128, 128, delta=True),
+        ScanShape(128, 128, delta=True, by_channel=True),
+        ScanShape(256, 64, delta=False),
+        ScanShape(12, 20, delta=True, by_channel=True),
+        ScanShape(7, 3, delta=False),
+    ],
+    ids=str,
+)
+def test_sizes_that_are_compiled(shape: ScanShape) -> None:
+    key, value, delta, by_channel = shape
+    inputs, kept = made_up(70, key=key, value=value, by_channel=by_channel), states(key, value)
+    read, after = scanned(of(shape), inputs, kept, StateRow(0, 70, 0, 1))
+    expected, its = by_token(inputs, kept[1], delta=delta)
+    assert (read - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert (after[1] - its).abs().max() < 1e-5 * its.abs().max()
 
 
-@pytest.mark.parametrize("delta", [True, False])
-def test_a_cut_at_a_chunk_leaves_the_bits_as_they_are(*, delta: bool) -> None:
-    inputs, empty = made_up(5 * CHUNK, delta=delta), torch.zeros(HEADS, KEY, VALUE)
-    whole = scan(inputs, empty, 0)
-    first, state = scan(inputs.of(slice(0, 2 * CHUNK)), empty, 0)
-    rest, state = scan(inputs.of(slice(2 * CHUNK, None)), state, 0)
+@WAYS
+@KINDS
+def test_rows_of_one_token_and_of_several(options: TensorOptions, *, delta: bool) -> None:
+    inputs, kept = made_up(7), states(slots=5)
+    rows = StateRow(0, 1, 3, 2), StateRow(1, 6, 0, 4), StateRow(6, 7, 8, 0)
+    read, after = scanned(of(ScanShape(KEY, VALUE, delta), options), inputs, kept, *rows)
+    for row in rows:
+        its = inputs.of(slice(row.first, row.stop))
+        expected, state = by_token(its, kept[row.slot], delta=delta)
+        assert (read[row.first : row.stop] - expected).abs().max() < 1e-5
+        assert (after[row.slot] - state).abs().max() < 1e-5
+    assert torch.equal(after[1::2], kept[1::2])
+
+
+@KINDS
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_wherever_a_row_is_cut_the_bits_stay(*, delta: bool, by_channel: bool) -> None:
+    inputs, kept = made_up(150, key=16, value=32, by_channel=by_channel), states(16, 32)
+    scan, made = of(ScanShape(16, 32, delta, by_channel)), []
+    whole, its = scanned(scan, inputs, kept, StateRow(0, 150, 0, 1))
+    for start, stop in ((0, 1), (1, 2), (2, 40), (40, 104), (104, 149), (149, 150)):
+        row = StateRow(0, stop - start, start, 1)
+        read, kept = scanned(scan, inputs.of(slice(start, stop)), kept, row)
+        made.append(read)
+    assert torch.equal(torch.cat(made), whole)
+    assert torch.equal(kept, its)
+
+
+@KINDS
+def test_a_cut_at_a_chunk_leaves_torch_s_bits_as_they_are(*, delta: bool) -> None:
+    inputs, kept = made_up(5 * CHUNK), torch.zeros(2, HEADS, KEY, VALUE)
+    scan, at = of(ScanShape(KEY, VALUE, delta), OTHER), 2 * CHUNK
+    whole = scanned(scan, inputs, kept, StateRow(0, 5 * CHUNK, 0, 1))
+    first, kept = scanned(scan, inputs.of(slice(0, at)), kept, StateRow(0, at, 0, 1))
+    row = StateRow(0, 3 * CHUNK, at, 1)
+    rest, kept = scanned(scan, inputs.of(slice(at, None)), kept, row)
     assert torch.equal(torch.cat((first, rest)), whole[0])
-    assert torch.equal(state, whole[1])
+    assert torch.equal(kept, whole[1])
 
 
-def test_strong_decays_are_finite() -> None:
+@WAYS
+def test_strong_decays_are_finite(options: TensorOptions) -> None:
     inputs = made_up(2 * CHUNK)
     inputs = inputs._replace(decay=torch.full_like(inputs.decay, -80.0))
-    read, state = scan(inputs, torch.zeros(HEADS, KEY, VALUE), 0)
+    scan, row = of(ScanShape(KEY, VALUE, delta=True), options), StateRow(0, 2 * CHUNK, 0, 0)
+    read, kept = scanned(scan, inputs, torch.zeros(1, HEADS, KEY, VALUE), row)
     assert read.isfinite().all()
-    assert state.isfinite().all()
+    assert kept.isfinite().all()
+
+
+@WAYS
+def test_numbers_that_are_not_finite_stay_so(options: TensorOptions) -> None:
+    inputs = made_up(3)
+    inputs.values[1] = torch.nan
+    scan, row = of(ScanShape(KEY, VALUE, delta=True), options), StateRow(0, 3, 0, 0)
+    read, _ = scanned(scan, inputs, torch.zeros(1, HEADS, KEY, VALUE), row)
+    assert not read[-1].isfinite().any()

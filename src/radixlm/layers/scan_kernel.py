@@ -1,0 +1,271 @@
+"""Scans of `scans`, compiled: token by token, over parts of a head's state that stay in the nearest
+cache.
+
+    state    columns 0..63 | 64..127 |     one pass for each token: state * decay + key x change,
+    key 0      s s s s s s |               what its query finds there, and what the next token's key
+    key 1      s s s s s s |               reads, of which that one's change is made
+    ...
+
+Chunks as products of matrices, which is how GPUs do it, take more operations. Like this a state has
+the same bits wherever a request was cut: several tokens are as many steps of one.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from radixlm.kernels.jit import compiled
+from radixlm.kernels.strips import VECTOR_LANES
+from radixlm.kernels.vectors import Lanes, emitted, inner, lanes_of, offset, over_rows, words
+
+# Added to the squares of a key or query before it is brought to length 1.
+LEAST = 1e-6
+_INT64 = ir.IntType(64)
+# Of a part of a state, and the sums of its columns that stay in registers.
+_PART_BYTES, _MOST_VECTORS = 32 << 10, 6
+# Tokens whose factors are made before all parts of a state go through them.
+_AT_ONCE = 64
+_FACTORS = 4
+_FACTOR_BYTES = 4 * _FACTORS
+
+_Arguments = namedtuple(
+    "_Arguments",
+    "counters rows table heads repeats queries keys values stride decay beta skip states slot read",
+)
+
+
+class ScanShape(NamedTuple):
+    """The sizes of a head's state. delta: tokens correct what their keys read, and keys and queries
+    are brought to length 1. by_channel: each number of a key has a decay of its own.
+    """
+
+    key: int
+    value: int
+    delta: bool
+    by_channel: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Columns of a vector."""
+        return min(lanes_of(self.value), VECTOR_LANES)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a part; all parts are alike."""
+        room = _PART_BYTES // (4 * self.key * self.lanes)
+        most, whole = max(1, min(_MOST_VECTORS, room)), self.value // self.lanes
+        return next(count for count in range(most, 0, -1) if whole % count == 0)
+
+
+@compiled(_Arguments)
+def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
+    """rows: units of work, one for each head of each row of the table, which has int64: tokens
+    [first, stop) and the slot of the state, `slot` bytes each. queries, keys, values: float32,
+    `stride` bytes from token to token; `repeats` heads share a key. decay, beta, read: of tokens
+    and heads, contiguous, see `ScanInputs`. skip: 0 if there is none.
+    """
+    key_bytes, value_bytes = 4 * shape.key, 4 * shape.value
+    width = 4 * shape.vectors * shape.lanes
+    by_channel = shape.by_channel
+    decay_bytes = key_bytes if by_channel else 4
+    make_factors, fade = _make_factors(shape), _make_fade(shape.key if by_channel else 0)
+    find, step = _make_find(shape), _make_step(shape)
+    of_factors, of_found = _room(_AT_ONCE * _FACTOR_BYTES), _room(width)
+    of_decays = _room(_AT_ONCE * key_bytes if by_channel else 4)
+
+    @inner
+    def scan(args: _Arguments, unit: int) -> None:
+        row, head = unit // args.heads, unit % args.heads
+        table = words(args.table + 24 * row)
+        first, stop, slot = table[0], table[1], table[2]
+        state = args.states + slot * args.slot + head * shape.key * value_bytes
+        factors, decays, found = of_factors(), of_decays(), of_found()
+        key_head, skip = head // args.repeats * key_bytes, args.skip + 4 * head * (args.skip != 0)
+        for begin in range(first, stop, _AT_ONCE):
+            count, at = min(stop - begin, _AT_ONCE), begin * args.stride + key_head
+            queries, keys = args.queries + at, args.keys + at
+            for t in range(count):
+                number, by = (begin + t) * args.heads + head, t * args.stride
+                its_decay, into = args.decay + number * decay_bytes, factors + t * _FACTOR_BYTES
+                make_factors(queries + by, keys + by, its_decay, args.beta + 4 * number, skip, into)
+                fade(its_decay, decays + t * decay_bytes)
+            for column in range(0, value_bytes, width):
+                values = args.values + begin * args.stride + head * value_bytes + column
+                read = args.read + (begin * args.heads + head) * value_bytes + column
+                find(state + column, keys, decays, found)
+                for t in range(count):
+                    by, after = t * args.stride, min(t + 1, count - 1)
+                    step(
+                        state + column,
+                        (queries + by, keys + by, keys + after * args.stride, values + by),
+                        factors + t * _FACTOR_BYTES,
+                        (decays + t * decay_bytes, decays + after * decay_bytes),
+                        found,
+                        read + t * args.heads * value_bytes,
+                    )
+
+    return over_rows(scan, 1)
+
+
+def _room(size: int) -> Any:
+    """room(): the address of `size` bytes, for as long as the function that asks runs."""
+
+    @emitted(types.int64)
+    def room(builder: ir.IRBuilder) -> Any:
+        # An array it would fill with zeros, byte by byte.
+        at = cgutils.alloca_once(builder, ir.IntType(8), ir.Constant(_INT64, size))
+        at.align = 64
+        return builder.ptrtoint(at, _INT64)
+
+    return room
+
+
+def _make_factors(shape: ScanShape) -> Any:
+    """factors(queries, keys, decay, beta, skip, into): of a token's decay, of what its key finds
+    (without corrections: of its values, in what it reads), of its change, of what it reads.
+    """
+
+    @emitted(types.void, *[types.int64] * 6)
+    def factors(builder: ir.IRBuilder, *given: Any) -> None:
+        queries, keys, decay, beta, skip, into = given
+        one = Lanes(builder, 1)
+        left, beta = one.exp(one.load(decay, 0)), one.load(beta, 0)
+        if shape.delta:
+            key, query = (_inverse_length(builder, each, shape.key) for each in (keys, queries))
+            of_found = key if shape.by_channel else builder.fmul(left, key)
+            query = builder.fmul(query, one.all(shape.key**-0.5))
+            made = left, of_found, builder.fmul(beta, key), query
+        else:
+            skips = cgutils.alloca_once_value(builder, one.all(0))
+            with builder.if_then(builder.icmp_signed("!=", skip, ir.Constant(_INT64, 0))):
+                builder.store(one.load(skip, 0), skips)
+            made = left, builder.load(skips), beta, one.all(1)
+        for place, factor in enumerate(made):
+            one.store(factor, into, place)
+
+    return factors
+
+
+def _inverse_length(builder: ir.IRBuilder, x: Any, size: int) -> Any:
+    """One over the length of `size` numbers."""
+    ops, one = Lanes(builder, min(lanes_of(size), VECTOR_LANES)), Lanes(builder, 1)
+    total = ops.all(0)
+    for place in range(0, size, ops.lanes):
+        number = ops.load(x, place)
+        total = ops.multiply_add(number, number, total)
+    squares = builder.fadd(one.spread(ops.sum(total)), one.all(LEAST))
+    return builder.fdiv(one.all(1), one.root(squares))
+
+
+def _make_fade(size: int) -> Any:
+    """fade(decay, into): a token's decays of `size` channels, of their logarithms."""
+
+    @emitted(types.void, types.int64, types.int64)
+    def fade(builder: ir.IRBuilder, decay: Any, into: Any) -> None:
+        if size:
+            ops = Lanes(builder, min(lanes_of(size), VECTOR_LANES))
+            for place in range(0, size, ops.lanes):
+                ops.store(ops.exp(ops.load(decay, place)), into, place)
+
+    return fade
+
+
+class _StatePart:
+    """Code for one pass over a part of a state."""
+
+    def __init__(self, builder: ir.IRBuilder, shape: ScanShape) -> None:
+        self._builder, self._shape = builder, shape
+        self.ops = Lanes(builder, shape.lanes)
+
+    def sums(self) -> list[Any]:
+        zero = self.ops.all(0)
+        return [cgutils.alloca_once_value(self._builder, zero) for _ in range(self._shape.vectors)]
+
+    def load(self, address: Any) -> list[Any]:
+        return [self.ops.load(address, v * self.ops.lanes) for v in range(self._shape.vectors)]
+
+    def store(self, vectors: list[Any], address: Any) -> None:
+        for v, vector in enumerate(vectors):
+            self.ops.store(vector, address, v * self.ops.lanes)
+
+    def add(self, factor: Any, vectors: list[Any], sums: list[Any]) -> None:
+        for vector, total in zip(vectors, sums, strict=True):
+            made = self.ops.multiply_add(factor, vector, self._builder.load(total))
+            self._builder.store(made, total)
+
+    def one(self, address: Any, index: Any) -> Any:
+        """The number of a key or query, in all lanes."""
+        return self.ops.load_one(offset(self._builder, address, index, 4), 0)
+
+    def faded(self, keys: Any, decays: Any, index: Any) -> Any:
+        """A key's number, which reads the state as it is once it has faded."""
+        key = self.one(keys, index)
+        if self._shape.by_channel:
+            key = self._builder.fmul(key, self.one(decays, index))
+        return key
+
+
+def _make_find(shape: ScanShape) -> Any:
+    """find(state, keys, decays, found): what a token's key reads in a part of the state."""
+
+    @emitted(types.void, *[types.int64] * 4)
+    def find(builder: ir.IRBuilder, state: Any, keys: Any, decays: Any, found: Any) -> None:
+        if shape.delta:
+            part = _StatePart(builder, shape)
+            sums = part.sums()
+            with cgutils.for_range(builder, ir.Constant(_INT64, shape.key)) as loop:
+                at = offset(builder, state, loop.index, 4 * shape.value)
+                part.add(part.faded(keys, decays, loop.index), part.load(at), sums)
+            part.store([builder.load(total) for total in sums], found)
+
+    return find
+
+
+def _make_step(shape: ScanShape) -> Any:
+    """step(state, (queries, keys, keys after, values), factors, (decays, decays after), found,
+    read): takes one token through a part of the state. found: what its key reads there, before;
+    what the next token's key does, after.
+    """
+    four, two = (types.UniTuple(types.int64, count) for count in (4, 2))
+
+    @emitted(types.void, types.int64, four, types.int64, two, types.int64, types.int64)
+    def step(builder: ir.IRBuilder, *given: Any) -> None:
+        state, inputs, factors, of_decays, found, read = given
+        queries, keys, after, values = cgutils.unpack_tuple(builder, inputs)
+        decays, decays_after = cgutils.unpack_tuple(builder, of_decays)
+        part = _StatePart(builder, shape)
+        ops, values = part.ops, part.load(values)
+        left, of_found, of_change, of_read = (ops.load_one(factors, n) for n in range(_FACTORS))
+        changes = values
+        if shape.delta:
+            wrong = [builder.fmul(each, of_found) for each in part.load(found)]
+            changes = [builder.fsub(*pair) for pair in zip(values, wrong, strict=True)]
+        changes = [builder.fmul(each, of_change) for each in changes]
+        reads, finds = part.sums(), part.sums()
+        with cgutils.for_range(builder, ir.Constant(_INT64, shape.key)) as loop:
+            at, key = (
+                offset(builder, state, loop.index, 4 * shape.value),
+                part.one(keys, loop.index),
+            )
+            decay = part.one(decays, loop.index) if shape.by_channel else left
+            faded = [builder.fmul(each, decay) for each in part.load(at)]
+            made = [ops.multiply_add(key, *pair) for pair in zip(changes, faded, strict=True)]
+            part.store(made, at)
+            part.add(part.one(queries, loop.index), made, reads)
+            if shape.delta:
+                part.add(part.faded(after, decays_after, loop.index), made, finds)
+        made = [builder.fmul(builder.load(total), of_read) for total in reads]
+        if shape.delta:
+            part.store([builder.load(total) for total in finds], found)
+        else:
+            skipped = zip(values, made, strict=True)
+            made = [ops.multiply_add(of_found, *pair) for pair in skipped]
+        part.store(made, read)
+
+    return step

@@ -25,6 +25,8 @@ PROMPTS = [LONG, [*LONG[:70], *range(2, 40)], [*LONG[:100], *range(9, 29)], LONG
 WARM = [149, 107, 119, 40]
 PARAMS = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 QUICK = ("qwen3_5_text",)
+# Models without keys and values: they are refused.
+ALONE = ("mamba", "falcon_mamba", "mamba2")
 # Of a prompt and what it shares: too few for all checkpoints, and for one running request more.
 FEW = {"max_mamba_cache_size": 4, "max_running_requests": 2, "kv_tokens": 200}
 
@@ -32,7 +34,9 @@ FEW = {"max_mamba_cache_size": 4, "max_running_requests": 2, "kv_tokens": 200}
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in HYBRIDS
+        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name in HYBRIDS
+        if name not in ALONE
     ],
 )
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -148,3 +152,9 @@ def test_no_room_for_a_checkpoint_is_said_at_once(model: Path) -> None:
         ConfigError, match=r"holds no checkpoint of states, which takes the room of"
     ):
         opened(model, host_kv_tokens=BLOCK)
+
+
+def test_states_without_keys_and_values_are_refused(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "mamba2")
+    with pytest.raises(ConfigError, match="without keys and values are not stored yet"):
+        Engine(str(folder), kv_tokens=1_000, host_kv_tokens=256, dtype="float32")

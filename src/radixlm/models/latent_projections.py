@@ -14,6 +14,7 @@ from radixlm.layers.expansion import Expansion, LatentSizes
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.linear import Linear, RMSNorm
 from radixlm.layers.lora import Multiply
+from radixlm.layers.mlps import sigmoid
 from radixlm.layers.norms import LayerNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.models.model_config import ModelConfig
@@ -82,7 +83,7 @@ class LatentProjections:
             parts += [multiply(self.choosing, normed, None), self.index_norm(key), weights]
         answers = attend(self.layer, torch.cat(parts, dim=1), rotation, None)
         if sizes.gated:
-            answers = answers * gates.sigmoid()
+            answers = answers * sigmoid(gates)
         return multiply(self.output, answers, at.part)
 
     def linears(self) -> list[Linear]:

@@ -13,10 +13,10 @@ from radixlm.testing.reference import INDEXED, make_checkpoint
 
 # Families whose files are refused.
 UNREAD = frozenset(
-    (
+    [
         *("emu3_text_model", "kimi_linear", "mamba", "falcon_mamba", "mamba2", "jamba", "lfm3"),
         *("olmo_hybrid", *INDEXED),
-    )
+    ]
 )
 # Texts of models of text and images that have an architecture of their own there: the family whose
 # weights they have, and its fields.

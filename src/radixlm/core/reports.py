@@ -89,7 +89,8 @@ class NodeView:
     in host memory and on disk, by Place. slots: (resident,) of those that have keys and values.
     last_used: the tree's counter.
     hidden, hidden_tokens: nodes below that were left out, and their tokens. tombstones: runs of the
-    resident tokens that have nothing in layers with a window any more.
+    resident tokens that have nothing in layers with a window any more. checkpoint: whether a state
+    is kept at its end.
     """
 
     id: int
@@ -108,6 +109,7 @@ class NodeView:
     hidden_tokens: int = 0
     stored: ByPlace = NOWHERE
     tombstones: tuple[Extent, ...] = ()
+    checkpoint: bool = False
 
     @property
     def tokens(self) -> tuple[int, ...]:

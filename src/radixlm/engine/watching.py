@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixlm.cache import RadixCache
+from radixlm.cache.components.states import StateSlots
 from radixlm.cache.radix.tree_stats import Changes
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, NodeGoneError
@@ -124,7 +125,9 @@ class Watching:
         clock: Clock,
     ) -> None:
         self._tree = cache.tree
-        self._windows = None if cache.windows is None else cache.windows.of
+        windows = None if cache.windows is None else cache.windows.of
+        states = (each.at for each in cache.components if isinstance(each, StateSlots))
+        self._beside = windows, next(states, ())
         self._changes = Changes()
         self._scheduler = scheduler
         self._journal = journal
@@ -137,7 +140,7 @@ class Watching:
     def watch(self, ticket: int, query: TreeQuery, *, follow: bool) -> None:
         """Begin a scene; with `follow` its changes come after it, until `stop`."""
         try:
-            picture = Picture(self._tree, query, self._windows)
+            picture = Picture(self._tree, query, *self._beside)
         except Exception as error:
             self._refused.append(TreeUpdate(ticket, self._failure(error)))
             return
@@ -212,7 +215,7 @@ class Watching:
     ) -> Scene | SceneChange | None:
         """Bring a watcher's picture up to date, and go on with it; return what is to be sent."""
         if changes is not None and (changes.lost or watcher.picture.overgrown):
-            watcher.picture = Picture(self._tree, watcher.query, self._windows)
+            watcher.picture = Picture(self._tree, watcher.query, *self._beside)
             watcher.shown = False
         change = None if changes is None else watcher.picture.update(changes)
         if watcher.shown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from heapq import heappop, heappush
 from itertools import islice
 from sys import maxsize
@@ -40,8 +40,8 @@ class _Shown:
         if parent is not None:
             parent.covered += self.weight
 
-    def view(self, windows: Slots | None) -> NodeView:
-        return _view(self.node, self.node.weight - self.covered, windows)
+    def view(self, windows: Slots | None, checkpoints: Container[TreeNode]) -> NodeView:
+        return _view(self.node, self.node.weight - self.covered, windows, checkpoints)
 
 
 class Picture:
@@ -59,10 +59,18 @@ class Picture:
     Raises NodeGoneError when the one node that was asked for is not (any more) in the tree.
     """
 
-    def __init__(self, tree: RadixTree, query: TreeQuery, windows: Slots | None = None) -> None:
-        """windows: by slot its window slot, -1 for none, where there are such; see WindowSlots."""
+    def __init__(
+        self,
+        tree: RadixTree,
+        query: TreeQuery,
+        windows: Slots | None = None,
+        checkpoints: Container[TreeNode] = (),
+    ) -> None:
+        """windows: by slot its window slot, -1 for none, where there are such; see WindowSlots.
+        checkpoints: nodes that have one of a state; see StateSlots.
+        """
         self._tree = tree
-        self._windows = windows
+        self._beside = windows, checkpoints
         self._by_id = tree.by_id
         self._query = query
         self._most = maxsize if query.max_nodes is None else query.max_nodes
@@ -127,7 +135,7 @@ class Picture:
                 removed.append(node.id)
         self._in_order = self._in_order and not needed
         seen = [self._shown[node.id] for node in touched if node.id in self._shown]
-        views = () if self._growing else tuple(shown.view(self._windows) for shown in seen)
+        views = () if self._growing else tuple(shown.view(*self._beside) for shown in seen)
         if not self.complete:
             self._views |= {view.id: view for view in views}
         return TreeChange(self._tree.version, self._tree.uses, tuple(removed), views)
@@ -180,7 +188,7 @@ class Picture:
     def _view(self, node_id: int) -> None:
         shown = self._shown.get(node_id)
         if shown is not None and node_id not in self._views:
-            self._views[node_id] = shown.view(self._windows)
+            self._views[node_id] = shown.view(*self._beside)
 
     def _drop(self, node_id: int) -> bool:
         shown = self._shown.pop(node_id, None)
@@ -224,12 +232,14 @@ class Picture:
         if self._query.node is None:
             return ()
         top = self._by_id[self._query.node]
-        path = [_view(node, node.weight, self._windows) for node in upward(top)]
+        path = [_view(node, node.weight, *self._beside) for node in upward(top)]
         return tuple(path[:0:-1])
 
 
-def _view(node: TreeNode, uncovered: int, windows: Slots | None) -> NodeView:
-    """uncovered: its weight, less that of the children that are shown. windows: see Picture."""
+def _view(
+    node: TreeNode, uncovered: int, windows: Slots | None, checkpoints: Container[TreeNode]
+) -> NodeView:
+    """uncovered: its weight, less that of the children that are shown. The others: see Picture."""
     gone = NO_SLOTS
     if windows is not None and node.resident:
         gone = np.flatnonzero(windows[node.slots] < 0).astype(np.int32)
@@ -250,4 +260,5 @@ def _view(node: TreeNode, uncovered: int, windows: Slots | None) -> NodeView:
         hidden=nodes_in(uncovered) - 1,
         hidden_tokens=tokens_in(uncovered) - len(node),
         tombstones=split_runs(gone),
+        checkpoint=node in checkpoints,
     )

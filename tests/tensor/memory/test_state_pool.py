@@ -38,3 +38,13 @@ def test_bytes_are_those_of_layers_that_have_states(pool: StatePool) -> None:
     assert pool.nbytes == 4 * each
     assert sum(shape.nbytes(torch.bfloat16) for shape in SHAPES) == each
     assert pool.matrices[0].dtype == torch.float32
+
+
+def test_a_checkpoint_of_a_bfloat16_model_is_not_rounded() -> None:
+    """sglang #33515: one kept in bfloat16 gave other tokens than the run that had left it."""
+    pool = StatePool([StateShape(matrix=(4, 4))], 3, torch.bfloat16)
+    [matrix] = pool.matrices
+    matrix[0] = torch.full((4, 4), 1 + 2.0**-20)
+    pool.move(StateMoves(np.array([0], np.int32), np.array([2], np.int32)))
+    assert torch.equal(matrix[2], matrix[0])
+    assert float(matrix[2, 0, 0]) != 1.0

@@ -59,6 +59,13 @@ def test_where_a_node_s_tokens_are(resident, stored, locks, state):
     assert "tombstones" not in told
 
 
+def test_a_checkpoint_is_told_with_its_bytes():
+    writer = NodeWriter(byte_tokenizer(), state_bytes=4_096)
+    view = node_of(b"abcd")
+    assert writer.node(replace(view, checkpoint=True))["checkpoint_bytes"] == 4_096
+    assert "checkpoint_bytes" not in writer.node(view)
+
+
 def test_tombstones_are_told_where_there_are_some():
     view = node_of(b"abcd")
     view = replace(view, tombstones=(Extent(0, 2), Extent(3, 4)))

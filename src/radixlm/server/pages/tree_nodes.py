@@ -57,6 +57,7 @@ class NodeOut(TypedDict):
     last_used: int
     slots: list[Run]
     tombstones: NotRequired[list[list[int]]]
+    checkpoint_bytes: NotRequired[int]
     hidden: int
     hidden_tokens: int
     text: NotRequired[str]
@@ -195,7 +196,7 @@ class NodeWriter:
     """Writes nodes for one viewer.
 
     texts: whether with their texts. within: what is taken off the salts of namespaces: the owner's
-    name, as the server put it there.
+    name, as the server put it there. state_bytes: what a checkpoint takes.
     """
 
     tokenizer: Tokenizer
@@ -203,6 +204,7 @@ class NodeWriter:
     within: str | None = None
     characters: int = SHOWN_CHARACTERS
     runs: int = SHOWN_RUNS
+    state_bytes: int = 0
 
     def node(self, view: NodeView) -> NodeOut:
         """One node."""
@@ -226,6 +228,8 @@ class NodeWriter:
         }
         if view.tombstones:
             out["tombstones"] = [[first, stop] for first, stop in view.tombstones]
+        if view.checkpoint:
+            out["checkpoint_bytes"] = self.state_bytes
         if view.parent_id is None:
             out["namespace"] = self.namespace(view.namespace)
         if self.texts:

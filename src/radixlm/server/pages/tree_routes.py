@@ -25,7 +25,7 @@ from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.sse import EventStream, compact, event, framed
 from radixlm.server.pages import tree_nodes
-from radixlm.server.pipeline.service import service_of, tenant_of
+from radixlm.server.pipeline.service import Service, service_of, tenant_of
 
 DEFAULT_NODES = 10_000
 MOST_NODES = 50_000
@@ -91,8 +91,14 @@ def _shown(request: Request, params: TreeParams) -> tuple[TreeQuery, tree_nodes.
         max_nodes=params.max_nodes,
         replica=params.replica,
     )
-    tokenizer = service_of(request).engine.tokenizer
-    return query, tree_nodes.NodeWriter(tokenizer, texts=params.text == "true", within=query.within)
+    writer = _writer(service_of(request), query)
+    return query, replace(writer, texts=params.text == "true")
+
+
+def _writer(service: Service, query: TreeQuery) -> tree_nodes.NodeWriter:
+    engine, info = service.engine, service.engine.info
+    state_bytes = info.mamba_bytes // max(info.mamba_slots, 1)
+    return tree_nodes.NodeWriter(engine.tokenizer, within=query.within, state_bytes=state_bytes)
 
 
 def tree_json(scene: Scene, writer: tree_nodes.NodeWriter, **more: int) -> bytes:
@@ -260,9 +266,7 @@ async def cache_node(
     query = replace(seen_by(request), node=int(node_id), max_depth=0, max_nodes=1)
     query = replace(query, replica=params.replica)
     tree = (await service.engine.look(query)).tree
-    writer = tree_nodes.NodeWriter(
-        service.engine.tokenizer, within=query.within, characters=WHOLE_CHARACTERS, runs=WHOLE_RUNS
-    )
+    writer = replace(_writer(service, query), characters=WHOLE_CHARACTERS, runs=WHOLE_RUNS)
     node = await service.pages.run(lambda: writer.node(tree.nodes[0]))
     whole: tree_nodes.NodeWhole = {**node, "path": [view.id for view in tree.path]}
     return JSONResponse(whole)

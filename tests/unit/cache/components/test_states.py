@@ -12,6 +12,8 @@ from radixlm.core.batch import EMPTY
 from radixlm.core.errors import CacheError, ConfigError, PinError
 from radixlm.core.misses import MissReason
 from radixlm.core.moves import Place
+from radixlm.core.reports import TreeQuery
+from radixlm.observe.picture import Picture
 from tests.invariants import check
 
 
@@ -306,3 +308,12 @@ def test_a_state_that_is_given_back_before_a_step_is_not_copied() -> None:
         lease.extend(1)
         lease.release()
     assert moved(states) == []
+
+
+def test_a_picture_shows_where_checkpoints_are() -> None:
+    cache, states = make()
+    serve(cache, [1, 2, 3, 4], 2)
+    picture = Picture(cache.tree, TreeQuery(), None, states.at)
+    picture.develop(100)
+    shown = {view.tokens: view.checkpoint for view in picture.snapshot().nodes}
+    assert shown == {(): False, (1, 2): True, (3, 4): False}

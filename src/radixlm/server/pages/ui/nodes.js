@@ -20,6 +20,7 @@ function facts(node, tree) {
   ];
   const gone = (node.tombstones ?? []).reduce((sum, [first, end]) => sum + end - first, 0);
   if (gone) told.push(["Tombstone", `${counted(gone, "token")}, evicted in layers with a window`]);
+  if (node.checkpoint_bytes) told.push(["Checkpoint", `a state at its end, ${count(node.checkpoint_bytes)} bytes`]);
   if (node.on_host) told.push(["In host memory", counted(node.on_host, "token")]);
   if (node.on_disk) told.push(["On disk", counted(node.on_disk, "token")]);
   if (node.hidden) told.push(["Not shown", `${counted(node.hidden, "node")}, ${counted(node.hidden_tokens, "token")}`]);

@@ -76,6 +76,10 @@ function paintBar(context, bar, place, shade) {
     const side = width / TOMBSTONE;
     paintPart(context, palette().tombstone, node, first, end, { x: x + width - side, y, width: side, height });
   }
+  if (node.checkpoint_bytes && height > 2 * EDGE) {
+    context.fillStyle = palette().checkpoint;
+    context.fillRect(x, y + height - EDGE, width, EDGE);
+  }
   const both = Math.min(near, node.on_disk);
   if (both && width > 2 * EDGE) paintPart(context, palette()["on-disk"], node, 0, both, { x, y, width: EDGE, height });
   if (bar.flash > 0) {

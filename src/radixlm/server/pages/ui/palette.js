@@ -1,7 +1,7 @@
 // The colours of the style sheet, for the canvases.
 
 const NAMES = [
-  "cached", "running", "pinned", "host", "disk", "on-disk", "tombstone", "ghost", "gone", "hatch", "label", "quiet", "edge", "dot", "dot-ring",
+  "cached", "running", "pinned", "host", "disk", "on-disk", "tombstone", "checkpoint", "ghost", "gone", "hatch", "label", "quiet", "edge", "dot", "dot-ring",
   "accent", "low", "line", "ink", "surface", "used", "evicted", "run", "wait", "mark", "mono", "sans",
 ];
 export const STEPS = 12;
@@ -14,6 +14,7 @@ export const STATES = [
   ["disk", "on disk", "evicted, can be read back"],
   ["on-disk", "on disk too", "can be read back, once evicted"],
   ["tombstone", "tombstone", "evicted in layers with a window alone"],
+  ["checkpoint", "checkpoint", "a recurrent state is kept at its end"],
   ["ghost", "ghost", "evicted, remembered"],
 ];
 

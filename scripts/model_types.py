@@ -31,6 +31,8 @@ MAPPED = sorted(
     }
 )
 # Published configs have fields that the class does not have by itself.
+_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+_ROPES = {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}}
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "lfm2": {"full_attn_idxs": [2]},
     "lfm2_vl": {"text_config": {"model_type": "lfm2", "full_attn_idxs": [2]}},
@@ -38,6 +40,10 @@ _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
     "minimax_m3_vl": {"text_config": {"layer_types": ["minimax_m3_sparse"] * 60}},
     "minimax_m3_vl_text": {"layer_types": ["minimax_m3_sparse"] * 60},
     "ministral": {"head_dim": 128},
+    "chameleon": {"vocabulary_map": {"<image>": 8711}},
+    "cohere_compass": {"text_config": _ROPES},
+    "cohere_compass_text": _ROPES,
+    "dbrx": {"attn_config": {"rope_theta": 500_000.0, "clip_qkv": 8}},
     "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
 }
 _LONGEST = 150

@@ -23,10 +23,12 @@ from radixlm.cache.radix.node import upward
 from radixlm.core.batch import EMPTY
 from radixlm.core.errors import CacheError, PinError
 from radixlm.core.keys import Key
-from radixlm.core.moves import Place
+from radixlm.core.moves import MARK, Place, tokens_of
 from tests.cache_model import same
 from tests.invariants import check
 
+# That a state takes.
+_STATE_BLOCKS = 2
 Path = tuple[object, ...]  # the namespace, then tokens
 Rank = tuple[bool, int]  # whether a lease began with it, and its last use
 
@@ -68,16 +70,10 @@ class Pinned:
 
 @dataclass(eq=False)
 class Stored:
-    """What a place has: the paths of blocks."""
+    """What a place has: the paths of blocks, those of checkpoints with their marks."""
 
     tier: StoredTier
     blocks: set[Path] = field(default_factory=set)
-
-
-class StorableStates(StateSlots):
-    """States beside places, as if these kept them."""
-
-    storable = True
 
 
 class CheckedComponents:
@@ -86,7 +82,7 @@ class CheckedComponents:
     def __init__(self, setup: Setup) -> None:
         self.counts: Counter[str] = Counter()
         self.page, self.window = setup.page_size, setup.window
-        components = [partial(StorableStates, setup.states)] if setup.states else []
+        components = [partial(StateSlots, setup.states)] if setup.states else []
         self.cache = RadixCache(
             setup.pages * self.page, self.page, windows=setup.window, components=components
         )
@@ -95,9 +91,8 @@ class CheckedComponents:
             if isinstance(component, StateSlots):
                 self.states = component
         size = 2 * self.page
-        self.places = [
-            Stored(self.cache.add_store(place, size, 6 * size)) for place in setup.places
-        ]
+        room = (14 * size, _STATE_BLOCKS) if setup.states else (6 * size, 0)
+        self.places = [Stored(self.cache.add_store(place, size, *room)) for place in setup.places]
         self.readers: list[Reader] = []
         self.pins: list[Pinned] = []
         self.there: set[Path] = set()
@@ -305,7 +300,15 @@ class CheckedComponents:
         tier = stored.tier
         for blocks in tier.queue.take("through", n_tokens):
             size = blocks.tokens.size - blocks.start
-            held = tier.lock(blocks.tokens, blocks.namespace, blocks.start)
+            end = tokens_of(blocks.tokens)
+            if self.states is not None and end < blocks.tokens.size:
+                node, known = self.cache.tree.place(blocks.tokens[:end], blocks.namespace)
+                assert node is not None
+                path = (blocks.namespace, *blocks.tokens[:end].tolist())
+                written = known, self.state_memory[self.states.at[node]]
+                same("the state that is written", written, (end, path))
+                self.counts["states stored"] += 1
+            held = tier.lock(blocks.tokens[:end], blocks.namespace, blocks.start)
             if tier.reserve(size):
                 end = blocks.tokens.size
                 tier.stored(blocks.tokens, blocks.namespace, blocks.start, end, reserved=size)
@@ -318,6 +321,36 @@ class CheckedComponents:
         """A block of a key is found to be damaged."""
         stored.tier.gone(np.array(tokens, dtype=np.int32), namespace, 0)
         self._take_dropped()
+
+    def restore(self, stored: Stored, tokens: list[int], namespace: str) -> None:
+        """Read a checkpoint, as Restoring does."""
+        key, states = np.array(tokens, dtype=np.int32), self.states
+        upto = stored.tier.restorable(key, namespace)
+        if states is None or not upto:
+            return
+        path, known = (namespace, *tokens[:upto]), key[:upto]
+        start = min(self.cache.tree.match_prefix(known, namespace).length, upto - 1)
+        start -= start % stored.tier.block_tokens
+        full = not states.usage().free
+        lease = self.cache.hold_read(known, namespace, start, 0)
+        if lease is None:
+            return
+        self._follow(room_for_state=full)
+        slots = lease.extend(upto - start)
+        self._follow()
+        if slots is not None:
+            self.memory |= {slot: path[: start + at + 2] for at, slot in enumerate(slots.tolist())}
+            [hold] = lease.holds
+            assert isinstance(hold, StateHold)
+            assert hold.slot is not None
+            self.state_memory[hold.slot] = path
+            lease.commit(upto)
+            self.there |= self.names(path, start, upto)
+            lease.checkpoint(goes_on=False)
+            self.checkpoints.setdefault(path, (False, 0))
+            self._use(path)
+            self.counts["states read"] += 1
+        lease.release(used=False)
 
     # Comparisons
 
@@ -339,11 +372,23 @@ class CheckedComponents:
             self._verify_windows(there)
         self._take_dropped()
         for stored in self.places:
-            for path in {*stored.blocks, *(reader.path for reader in self.readers)}:
+            read = [reader.path for reader in self.readers]
+            for path in {*(each for each in stored.blocks if MARK not in each), *read}:
                 key = np.array(path[1:], dtype=np.int32)
                 ends = [end for end in range(len(path)) if path[: end + 1] in stored.blocks]
                 length = stored.tier.length_of(key, path[0])
                 same("stored", length, max(ends, default=0))
+                if self.states is not None:
+                    ends = [
+                        end for end in range(1, len(path)) if self._is_stored(stored, path, end)
+                    ]
+                    length = stored.tier.restorable(key, path[0])
+                    same("stored with a state", length, max(ends, default=0))
+
+    def _is_stored(self, stored: Stored, path: Path, end: int) -> bool:
+        """Whether a checkpoint is, of these tokens."""
+        key = stored.tier.sizes.path(np.array(path[1 : end + 1], dtype=np.int32))
+        return (path[0], *key.tolist()) in stored.blocks
 
     def _verify_states(self, states: StateSlots) -> None:
         found = {path: states.at[node] for node, path in self.nodes() if node in states.at}
@@ -491,7 +536,7 @@ class ComponentStress:
     def _step(self) -> None:
         draw, checked = self._random, self.checked
         reader = draw.choice(checked.readers) if checked.readers else None
-        match draw.choices(range(10), (36, 80, 8, 3, 3, 2, 1, 4, 1, 9))[0]:
+        match draw.choices(range(11), (36, 80, 8, 3, 3, 2, 1, 6, 1, 9, 12))[0]:
             case 0 if len(checked.readers) < 4:
                 checked.acquire(self._key(), draw.choice("aab"), remember=draw.random() < 0.3)
             case 1:
@@ -514,6 +559,9 @@ class ComponentStress:
                 checked.drop(draw.choice(checked.places), key, draw.choice("ab"))
             case 9 if reader is not None:
                 checked.checkpoint(reader)
+            case 10 if checked.places:
+                key = draw.choice(self._keys[-9:])
+                checked.restore(draw.choice(checked.places), key, draw.choice("ab"))
 
     def _compute(self, readers: list[Reader]) -> None:
         draw, checked, page = self._random, self.checked, self.checked.page
@@ -554,11 +602,15 @@ class ComponentStress:
 
 
 def setups() -> Iterator[Setup]:
-    """Every choice of components, with no place, each one, and both."""
+    """Every choice of components, with no place, each one, and both; none keeps states beside
+    windows.
+    """
     places = ((), (Place.HOST,), (Place.DISK,), (Place.HOST, Place.DISK))
     for number, place in enumerate(places):
         for states in (0, 5):
             for window in (0, 5):
+                if place and states and window:
+                    continue
                 page = 1 + number % 2
                 size = _size(window, page) if window else None
                 yield Setup(48, page, size, states, place)

@@ -258,8 +258,21 @@ def check_stored(place: Place, parts: StoredParts | None, nodes: Iterable[TreeNo
     stored children      only then it is stored behind the last block that ends in it
     lock_ref             held + the sum of its children's, as in the pool
     leaf                 unlocked, nothing stored below: it is in the order
+    checkpoint           at a node's end, counted as a stored child
     """
     blocks = locked = count = 0
+    ends = {} if parts is None else parts.checkpoints
+    for node, part in ends.items():
+        assert parts is not None
+        name = f"{place}: the checkpoint of node {node.id}"
+        require(part.node is node and parts.by_id.get(part.id) is part, f"{name} is another's")
+        require(part.above is parts.by_id.get(node.id), f"{name} is below another part")
+        require(node.stored[place] == len(node), f"{name}: its tokens are not stored")
+        require(part.lock_ref > 0 or part.queued_key is not None, f"{name}: in no order")
+        taken = -(-node.end // parts.block_tokens) + parts.sizes.per_state
+        taken -= node.end // parts.block_tokens
+        count, blocks = count + 1, blocks + taken
+        locked += taken if part.lock_ref else 0
     for node in nodes:
         name, stored = f"{place}: node {node.id}", node.stored[place]
         live = [at for at in node.children.values() if at.stored[place]]
@@ -274,12 +287,13 @@ def check_stored(place: Place, parts: StoredParts | None, nodes: Iterable[TreeNo
         require(part.node is node and part.place is place, f"{name} has another's part")
         own = (1 << end // size) - (1 << node.start // size)
         require(not part.windows & ~own, f"{name}: windows of blocks that are not its own")
-        require(bool(live) or end % size == 0, f"{name}: stored behind its last block, at {end}")
-        require(part.live == len(live), f"{name}: {part.live} stored children, it has {len(live)}")
+        leaves = len(live) + (node in ends)
+        require(bool(leaves) or end % size == 0, f"{name}: stored behind its last block, at {end}")
+        require(part.live == leaves, f"{name}: {part.live} stored children, it has {leaves}")
         below = sum(parts.by_id[at.id].lock_ref for at in live)
         fits = part.lock_ref == part.held + below and part.held >= 0
         require(fits, f"{name}: {part.lock_ref} reads, {part.held} end here, {below} below it")
-        waits = not part.lock_ref and not live
+        waits = not part.lock_ref and not leaves
         require(not waits or part.queued_key is not None, f"{name}: in no order of what is stored")
         blocks += end // size - node.start // size
         locked += (end // size - node.start // size) if part.lock_ref else 0

@@ -83,8 +83,8 @@ def one_by_one(engine: Engine, prompts: list[list[int]]) -> list[RequestOutput]:
 
 
 def states_of(engine: Engine) -> StateSlots:
-    [states] = engine.client.ask(lambda core: core.cache.components).result()
-    assert isinstance(states, StateSlots)
+    found = engine.client.ask(lambda core: core.cache.components).result()
+    [states] = [its for its in found if isinstance(its, StateSlots)]
     return states
 
 
@@ -246,8 +246,6 @@ def test_random_chats(model: Model, seed: int) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        {"host_kv_tokens": 256},
-        {"disk_cache": "cache"},
         {"tp_size": 2},
         {"lora_paths": ("adapter",)},
         {"deterministic": True},
@@ -283,6 +281,21 @@ def test_a_model_of_states_alone_keeps_no_keys_and_values(tmp_path: Path) -> Non
         stats = engine.stats()
     assert tokens(found) == [model.wanted[0]] * 2
     assert (found[1].cached_tokens, stats.kv_evictable > 0) == (len(LONG) - 1, True)
+
+
+def test_states_beside_windows(tmp_path: Path) -> None:
+    """With too few slots of either kind for all prompts."""
+    model = Model(tmp_path, "lfm3")
+    flags = {"kv_tokens": 500, "swa_full_tokens_ratio": 0.3, "max_mamba_cache_size": 5}
+    with model.opened(**flags, chunked_prefill_size=32) as engine:
+        for _ in range(3):
+            assert tokens(engine.generate(PROMPTS, PARAMS)) == model.wanted
+            assert tokens(one_by_one(engine, PROMPTS)) == model.wanted
+        stats = engine.client.stats()
+    assert (stats.mamba_private, stats.swa_private, stats.leaks) == (0, 0, 0)
+    assert stats.swa_evicted_tokens
+    assert stats.mamba_evicted
+    assert stats.cached_tokens
 
 
 def test_the_interval_is_in_whole_pages() -> None:

@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
 from radixlm import Engine, SamplingParams
+from radixlm.assembly.model_impl import load_foreign, unloaded
 from radixlm.core.errors import ConfigError, ModelError
+from radixlm.formats.model_files import files_of
+from radixlm.products.gemm_choice import one_way
 from radixlm.testing.reference import greedy, load_reference, make_checkpoint
 
 STEPS = 12
@@ -43,6 +47,10 @@ _EXPERTS = {
     "n_group": 1,
     "topk_group": 1,
 }
+_ROPES = {
+    kind: {"rope_type": "default", "rope_theta": 10_000.0}
+    for kind in ("full_attention", "sliding_attention")
+}
 _WINDOWED = {"sliding_window": 17, "layer_types": ["full_attention", "sliding_attention"] * 2}
 
 
@@ -60,17 +68,29 @@ _WINDOWED = {"sliding_window": 17, "layer_types": ["full_attention", "sliding_at
         # A layer asks twice; layers have heads of their own, and are
         # run several times; a window is of no layer.
         ("diffllama", {}),
+        # Attention of their own; some layers have a window; scores grow with positions.
+        ("gpt_neo", {}),
+        ("bloom", {}),
+        ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
         *(
             pytest.param(name, fields, marks=pytest.mark.slow)
             for name, fields in (
                 ("mimo_v2_flash", _WINDOWED | _EXPERTS | {"num_hidden_layers": 4}),
                 ("hrm_text", {}),
                 ("dots1", {"sliding_window": 17, "n_shared_experts": 1} | _EXPERTS),
+                ("falcon", {"alibi": True}),
+                ("bloom", {"hidden_size": 96, "n_head": 6}),
+                ("git", {"initializer_range": 0.8}),
+                ("cohere_compass_text", {"rope_parameters": _ROPES}),
             )
         ),
         *(
             pytest.param(name, {}, marks=pytest.mark.slow)
-            for name in ("phi", "opt", "gpt_bigcode", "persimmon", "olmo", "helium", "gemma2")
+            for name in (
+                *("phi", "opt", "gpt_bigcode", "persimmon", "olmo", "helium", "gemma2"),
+                *("falcon", "gptj", "codegen", "mpt", "openai-gpt", "gpt_neox_japanese", "xglm"),
+                *("jetmoe", "dbrx", "longcat_flash", "moshi", "hunyuan_v1_moe"),
+            )
         ),
     ],
 )
@@ -95,8 +115,7 @@ def test_the_tokens_of_transformers(
         ("glm_moe_dsa", {}, "'glm_moe_dsa'.* indexed_attention"),
         ("deepseek_v32", {}, "'deepseek_v32'.* indexed_attention"),
         ("llama4_text", {}, "'llama4_text'.* chunked_attention"),
-        ("falcon", {}, "can not be replaced"),
-        ("bloom", {}, "can not be replaced"),
+        ("xlnet", {}, "can not be replaced"),
         ("mamba", {}, "layers of linear_attention"),
         ("t5", {}, "no causal language model"),
         ("unheard_of", {}, "unheard_of"),
@@ -130,10 +149,12 @@ def test_what_it_can_not_do_is_refused_by_name(
         Engine(str(tmp_path), model_impl="transformers", **FLAGS)
 
 
-def test_modules_that_do_not_run_here_are_refused_by_name(tmp_path: Path) -> None:
-    """Hunyuan's router looks at the weight of a product, which is packed."""
-    folder = make_checkpoint(tmp_path, "hunyuan_v1_moe")
-    with pytest.raises(ModelError, match=r"'hunyuan_v1_moe'.* AttributeError.* 'weight'"):
+def test_modules_that_do_not_run_here_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_checkpoint(tmp_path, "gpt2")
+    monkeypatch.setattr("transformers.models.gpt2.modeling_gpt2.GPT2MLP.forward", lambda its: its)
+    with pytest.raises(ModelError, match=r"'gpt2'.* TypeError"):
         Engine(str(folder), model_impl="transformers", **FLAGS)
 
 
@@ -169,6 +190,21 @@ def test_flags_that_need_our_own_code(tmp_path: Path, flag: dict[str, Any]) -> N
     folder = make_checkpoint(tmp_path, "gpt2")
     with pytest.raises(ConfigError, match=next(iter(flag))):
         Engine(str(folder), **FLAGS, **flag)
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "falcon", "gpt_neo", "jetmoe"])
+def test_the_shape_is_known_without_weights(tmp_path: Path, architecture: str) -> None:
+    files = files_of(make_checkpoint(tmp_path, architecture))
+    shape = unloaded(files)
+    loaded = load_foreign(files, shape, torch.float32, torch.device("cpu"), one_way).config
+    assert loaded == shape
+    assert bool(shape.traits.windows) == (architecture == "gpt_neo")
+
+
+def test_positions_beside_keys_are_not_rounded(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "bloom")
+    with pytest.raises(ConfigError, match="--kv-cache-dtype int8 is not for bloom"):
+        Engine(str(folder), **FLAGS, kv_cache_dtype="int8")
 
 
 def test_our_own_code_alone_does_not_know_it(tmp_path: Path) -> None:

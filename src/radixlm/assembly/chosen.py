@@ -20,7 +20,7 @@ from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models.model_config import ModelConfig
 from radixlm.text.model_folder import loadable
 
-_NOT_WITH_STATES = ("host_kv_tokens", "disk_cache", "tp_size", "lora_paths", "deterministic")
+_NOT_WITH_STATES = ("tp_size", "lora_paths", "deterministic")
 
 
 def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device, torch.dtype]:

@@ -15,6 +15,7 @@ from radixlm.engine.tiering import PlaceStore
 from radixlm.memory.disk_store import DiskStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool
+from radixlm.memory.state_pool import StatePool
 from radixlm.memory.store_folder import private_folder
 from radixlm.memory.transfers import Transfers
 from radixlm.memory.weight_sums import WeightSums
@@ -42,11 +43,12 @@ class Disk:
         folder: str,
         source: EngineFacts,
         pool: KVPool,
+        states: StatePool | None,
         send: Callable[[Report], None],
         *,
         progress: bool,
     ) -> None:
-        blocks = PoolBlocks(pool, config.disk_block_tokens)
+        blocks = PoolBlocks(pool, config.disk_block_tokens, states)
         private_folder(Path(folder))  # sums are remembered in it
         sums = WeightSums(Path(folder))
         try:
@@ -63,7 +65,7 @@ class Disk:
         self._policy = config.disk_write_policy
         self.folder = folder
         self.capacity = store.capacity * config.disk_block_tokens
-        self._block_tokens = config.disk_block_tokens
+        self._sizes = blocks.states
         self._rate = FIRST_RATE / blocks.nbytes * config.disk_block_tokens
         self._pool = pool
         self._listed = listed = threading.Event()
@@ -89,5 +91,6 @@ class Disk:
 
     def store(self, cache: RadixCache) -> PlaceStore:
         """The store for the engine that owns the pool."""
-        tier = cache.add_store(Place.DISK, self._block_tokens, self.capacity)
+        block, of_state = self._sizes
+        tier = cache.add_store(Place.DISK, block, self.capacity, of_state)
         return PlaceStore(tier, self._thread, self._policy, Pace(self._rate))

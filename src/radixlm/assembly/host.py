@@ -13,6 +13,7 @@ from radixlm.engine.tiering import PlaceStore
 from radixlm.memory.host_store import HostStore
 from radixlm.memory.packing import PoolBlocks
 from radixlm.memory.pools import KVPool, free_host_memory
+from radixlm.memory.state_pool import StatePool
 from radixlm.memory.transfers import Transfers
 from radixlm.scheduler.restoring import Pace
 
@@ -29,11 +30,18 @@ class Host:
     capacity: tokens.
     """
 
-    def __init__(self, config: EngineConfig, pool: KVPool, send: Callable[[Report], None]) -> None:
-        blocks = PoolBlocks(pool, config.disk_block_tokens)
+    def __init__(
+        self,
+        config: EngineConfig,
+        pool: KVPool,
+        states: StatePool | None,
+        send: Callable[[Report], None],
+    ) -> None:
+        blocks = PoolBlocks(pool, config.disk_block_tokens, states)
         count = config.host_kv_tokens // blocks.block_tokens
         on_cpu = pool.device.type == "cpu"
-        free = free_host_memory() - (pool.nbytes if on_cpu else 0)
+        own = pool.nbytes + (0 if states is None else states.nbytes)
+        free = free_host_memory() - (own if on_cpu else 0)
         try:
             if count * blocks.nbytes > free:
                 raise MemoryError(f"{max(free, 0) / 1e9:.3g} GB are left")
@@ -45,7 +53,7 @@ class Host:
             ) from None
         if on_cpu:
             _logger.info("on a CPU --host-kv-tokens take the pool's own memory: see --kv-tokens")
-        self._tokens = blocks.block_tokens
+        self._sizes = blocks.states
         self.capacity = count * blocks.block_tokens
         self._rate = FIRST_RATE / blocks.nbytes * blocks.block_tokens
         self._thread = Transfers(store, store, send, place=Place.HOST)
@@ -61,5 +69,6 @@ class Host:
         """The store for the engine that owns the pool. What is evicted next is copied, once the
         pool is nearly full: what is in both has no use in one of them.
         """
-        tier = cache.add_store(Place.HOST, self._tokens, self.capacity)
+        block, of_state = self._sizes
+        tier = cache.add_store(Place.HOST, block, self.capacity, of_state)
         return PlaceStore(tier, self._thread, "evict", Pace(self._rate))

@@ -44,6 +44,7 @@ from radixlm.memory.pools import (
     WindowLayers,
     default_kv_tokens,
 )
+from radixlm.memory.state_pool import StatePool
 from radixlm.memory.store_folder import private_folder
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
@@ -164,10 +165,10 @@ def _load(
     limits = Limits(context, cache.largest_request, model_config.vocab_size, reached.short_length)
     sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
-    inbox: SimpleQueue[Inbound] = SimpleQueue()
+    inbox, state_pool = SimpleQueue[Inbound](), states.pool()
     source = EngineFacts(files, weights, model.config, threads)
-    places = open_places(config, source, pool, inbox.put, progress=progress)
-    runner, adapters = _runner(config, model, pool, states, table, device, ranks)
+    places = open_places(config, source, pool, state_pool, inbox.put, progress=progress)
+    runner, adapters = _runner(config, model, pool, state_pool, table, device, ranks)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
@@ -211,7 +212,7 @@ def _runner(
     config: EngineConfig,
     model: Model,
     pool: KVPool,
-    states: States,
+    states: StatePool | None,
     table: ReqToTokenPool,
     device: torch.device,
     ranks: ParallelRanks | None,
@@ -233,7 +234,7 @@ def _runner(
         device,
         deterministic=config.deterministic,
         adapters=shelf,
-        states=states.pool(),
+        states=states,
     )
     return runner, adapters
 

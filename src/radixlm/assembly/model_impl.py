@@ -19,7 +19,7 @@ from radixlm.models.transformers_model import (
     TransformersModel,
     asked_without_weights,
     load_transformers,
-    transformers_config,
+    shape_of,
 )
 from radixlm.models.transformers_source import source_in
 from radixlm.products.gemm_choice import Choose
@@ -47,7 +47,13 @@ def config_of(config: EngineConfig, files: ModelFiles) -> ModelConfig:
     for name in ("quantization", "deterministic"):
         if getattr(config, name):
             raise ConfigError(f"--{name} is not for models that transformers computes")
-    return transformers_config(_library(files), files.path, files.generation_config())
+    source = source_in(_library(files), files.path)
+    if source.alibi and config.kv_cache_dtype == "int8":
+        raise ConfigError(
+            f"--kv-cache-dtype int8 is not for {source.text.model_type}, whose keys have positions "
+            "beside them (ALiBi)"
+        )
+    return shape_of(source, files.generation_config())
 
 
 def unloaded(files: ModelFiles) -> ModelConfig:

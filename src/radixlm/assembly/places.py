@@ -13,6 +13,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.moves import Report
 from radixlm.engine.tiering import Tiering
 from radixlm.memory.pools import KVPool
+from radixlm.memory.state_pool import StatePool
 from radixlm.scheduler import WaitingRoom
 
 
@@ -52,6 +53,7 @@ def open_places(
     config: EngineConfig,
     source: EngineFacts,
     pool: KVPool,
+    states: StatePool | None,
     send: Callable[[Report], None],
     *,
     progress: bool,
@@ -59,7 +61,8 @@ def open_places(
     """send: takes the reports of their threads. progress: show a bar of what takes long. Raises
     ConfigError for one that cannot be used, CheckpointError as `Disk`.
     """
-    host = Host(config, pool, send) if config.host_kv_tokens else None
+    host = Host(config, pool, states, send) if config.host_kv_tokens else None
     folder = config.disk_cache
-    disk = None if folder is None else Disk(config, folder, source, pool, send, progress=progress)
+    memory = pool, states, send
+    disk = None if folder is None else Disk(config, folder, source, *memory, progress=progress)
     return Places(host, disk)

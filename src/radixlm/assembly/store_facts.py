@@ -66,6 +66,9 @@ class EngineFacts(NamedTuple):
         }
         if blocks.window_bytes:
             facts[WINDOW_BYTES] = blocks.window_bytes
+        if blocks.state_bytes:
+            # In blocks that go on from those of tokens, see `packing`.
+            facts["state_bytes"] = blocks.state_bytes
         if by_transformers(config, self.files):
             # Heads that it computes have their numbers in another order than ours.
             facts["model_impl"] = f"transformers {version('transformers')}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from radixlm.cache.components.component import Component, cut
-from radixlm.cache.components.window_hold import Window, WindowHold
+from radixlm.cache.components.states import StateSlots
+from radixlm.cache.components.window_hold import Window
 from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.endings import Ending
 from radixlm.cache.lease import Lease, given_back, left_behind
@@ -97,8 +98,7 @@ class RadixCache:
         )
         self.tree.watch(self._reuse)
         self.allocator = SlotAllocator(self.capacity, page_size)
-        quantum = min(EVICTION_QUANTUM, self.capacity // _QUANTA_IN_POOL)
-        self._quantum = self.round_up(max(quantum, 1))
+        self._quantum = self.round_up(max(min(EVICTION_QUANTUM, capacity // _QUANTA_IN_POOL), 1))
         self._reserve = self.round_down(reserve)
         budget = self.capacity // 2 if pin_budget is None else pin_budget
         if not 0 <= budget <= self.capacity:
@@ -106,19 +106,18 @@ class RadixCache:
         self.windows = None if windows is None else Window(windows, self.capacity, self.tree)
         made = [] if self.windows is None else [self.windows]
         self.components: tuple[Component, ...] = (*made, *[make(self.tree) for make in components])
+        self.states = next((each for each in self.components if isinstance(each, StateSlots)), None)
         self.pins = PinBoard(self.tree, budget, self.clock, self.components)
         self.leases: dict[Lease, None] = {}  # in order, so that runs repeat
-        self._private = 0
-        self.laid_aside = 0
+        self._private = self.laid_aside = 0
         self.tiers: list[StoredTier] = []
 
-    def add_store(self, place: Place, block_tokens: int, capacity_tokens: int) -> StoredTier:
+    def add_store(
+        self, place: Place, block_tokens: int, capacity_tokens: int, state_blocks: int = 0
+    ) -> StoredTier:
         """Keep the books of a store from now on, as one of `tiers`. Raises ConfigError."""
-        if not all(component.storable for component in self.components):
-            what = "a part of this model's memory, such as recurrent states,"
-            raise ConfigError(f"{what} can not be stored yet (--host-kv-tokens, --disk-cache)")
-        sizes = block_tokens, capacity_tokens
-        tier = StoredTier(self.tree, place, *sizes, self.capacity, self.windows)
+        sizes, apart = (block_tokens, capacity_tokens, self.capacity), (self.windows, self.states)
+        tier = StoredTier(self.tree, place, *sizes, *apart, state_blocks)
         self.tiers = sorted([*self.tiers, tier], key=lambda each: each.place)
         return tier
 
@@ -209,23 +208,28 @@ class RadixCache:
         self.leases[lease] = None
         return lease
 
-    def hold(self, key: Key, namespace: Hashable, upto: int, seen: int | None = None) -> Lease:
-        """A lease on what is resident of key[:upto], not counted as a use: for copies to other
-        places and from them. seen: with window slots of tokens from that one on, all there so far.
-        """
+    def hold(self, key: Key, namespace: Hashable, upto: int) -> Lease:
+        """A lease on what is resident of key[:upto], no use: for copies to other places."""
         match = self._match(key[:upto], namespace).agreed
         lease = Lease(self, key, self.tree.hold(match), None, key.size)
-        if self.windows is not None and seen is not None:
-            lease.holds = (WindowHold(self.windows, lease.slots, upto, upto, seen),)
         self.leases[lease] = None
+        return lease
+
+    def hold_read(self, key: Key, namespace: Hashable, upto: int, seen: int) -> Lease | None:
+        """The same for copies of what follows from there; seen, None: see Component."""
+        lease = self.hold(key, namespace, upto)
+        for component in self.components:
+            hold = component.hold_read(lease.slots, seen)
+            if hold is None:
+                lease.release(used=False)
+                return None
+            lease.holds = (*lease.holds, hold)
         return lease
 
     def explain(
         self, key: Key, namespace: Hashable = None, *, everywhere: bool = False
     ) -> Explained:
-        """Explain what `acquire(...).why()` would say, without a trace. everywhere: who holds it,
-        too.
-        """
+        """Explain what `acquire(...).why()` would say, without a trace. everywhere: and holders."""
         holders = self.holders(key) if everywhere else {}
         if not self.enabled:
             return Explained(MissReport(key.size, 0, MissReason.DISABLED, 0), holders)
@@ -305,8 +309,8 @@ class RadixCache:
         return sorted(leases, key=lambda lease: [node.id for node in upward(lease.node)][::-1])
 
     def flush(self) -> int:
-        """Drop all tokens that are not locked, those in host memory too, and all ghosts; return how
-        many were resident. What is on disk stays, see `StoredTier.clear`.
+        """Drop all tokens that are not locked, in host memory too, and all ghosts; return how many
+        were resident. What is on disk stays, see `StoredTier.clear`.
         """
         self.pins.expire()
         for tier in self.tiers:
@@ -317,9 +321,7 @@ class RadixCache:
         return freed.size
 
     def discard(self, key: KeyLike, namespace: Hashable, keep: int) -> None:
-        """Drop what is cached and unlocked of `key` after its first `keep` tokens, and what is
-        stored of that.
-        """
+        """Drop what is cached and unlocked, or stored, of `key` after its first `keep` tokens."""
         keep = self.round_down(keep)
         for tier in self.tiers:
             tier.discard(as_trusted_key(key), namespace, keep)

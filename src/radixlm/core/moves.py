@@ -33,6 +33,10 @@ NO_WINDOWS: Slots = np.empty(0, dtype=np.int32)
 NO_SLOT = -1
 # Bits of blocks: all that there are.
 ALL_BLOCKS = -1
+# What no prompt has for a token: it fills the path of a stored checkpoint up.
+MARK = -1
+# Blocks of states have slots beyond those of any pool.
+STATE_SLOTS = 1 << 30
 
 
 class StoredPath(NamedTuple):
@@ -46,11 +50,55 @@ class StoredPath(NamedTuple):
     windows: int = ALL_BLOCKS
 
 
+class StateBlocks(NamedTuple):
+    """How a checkpoint of states is stored: as blocks that go on from the path of its tokens.
+
+        tokens   0 1 2 3   4 5 - -   - - - -   - - - -      blocks of 4, a checkpoint after 6 tokens
+        bytes    tokens    tokens    state     state        whose state takes two blocks
+
+    Tokens after the last whole block are stored with it, so that it may stand anywhere. So a store
+    keeps, counts and compares it as any other blocks.
+
+    block_tokens: of a block. per_state: blocks that a state takes; 0: there are no states.
+    """
+
+    block_tokens: int
+    per_state: int
+
+    def path(self, tokens: Key) -> Key:
+        """The path of a checkpoint after these tokens."""
+        return np.append(tokens, np.full(self.size(tokens.size), MARK, dtype=np.int32))
+
+    def size(self, n_tokens: int) -> int:
+        """How many marks the path of a checkpoint after these has."""
+        return -n_tokens % self.block_tokens + self.per_state * self.block_tokens
+
+    def own(self, n_tokens: int) -> int:
+        """The room that it takes, in tokens, beside the whole blocks of its own."""
+        return n_tokens % self.block_tokens + self.size(n_tokens)
+
+    def slots(self, slots: Slots, state: int) -> Slots:
+        """The slots of a path: of its tokens, the last one again for those that fill its block up,
+        and of a state's blocks.
+        """
+        first = STATE_SLOTS + state * self.per_state
+        blocks = np.arange(first, first + self.per_state, dtype=np.int32).repeat(self.block_tokens)
+        fill = slots[-1:].repeat(-slots.size % self.block_tokens)
+        return np.concatenate([slots, fill, blocks])
+
+
+def tokens_of(path: Key) -> int:
+    """How many tokens a path has, the first ones; the others are marks. O(path)."""
+    marks = path[::-1] != MARK
+    return path.size - int(np.argmax(marks)) if marks.any() else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """The tokens [start, start + slots.size) of a path and their slots, block by block.
 
-    start and slots.size are multiples of a block's tokens. windows: the tokens' slots in layers
+    start and slots.size are multiples of a block's tokens. Where the path is a checkpoint's, slots
+    are as StateBlocks says. windows: the tokens' slots in layers
     with a window, NO_SLOT for a token that has none; empty where layers have no slots of their own.
     """
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from radixlm.cache import Lease, RadixCache
 from radixlm.cache.places.stored import StoredTier
 from radixlm.cache.places.stored_parts import Blocks, StoredPart
+from radixlm.cache.radix.node import NO_SLOTS
 from radixlm.core.clock import Clock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, Slots
@@ -23,6 +24,7 @@ from radixlm.core.moves import (
     Place,
     StoredPath,
     Write,
+    tokens_of,
 )
 from radixlm.core.request import Namespace
 from radixlm.scheduler.restoring import Mover
@@ -41,7 +43,8 @@ _logger = logging.getLogger("radixlm.engine")
 class _Saved:
     """Blocks that are being written. at: tokens before it are stored. there: those of them that
     were before, some without their windows, which no room was reserved for. stored: what is locked
-    there of these. windows: see Transfer.
+    there of these. windows: see Transfer. state: the slot of the checkpoint that is written, (0,)
+    for none; its blocks are stored all or none.
     """
 
     blocks: Blocks
@@ -50,6 +53,7 @@ class _Saved:
     at: int
     there: int
     windows: Slots
+    state: Slots
 
     @property
     def reserved(self) -> int:
@@ -94,7 +98,7 @@ class Saving:
         """Blocks are written."""
         saved = self.under_way[report.ticket]
         before, reserved = saved.at, saved.reserved
-        saved.at = report.upto
+        saved.at = self._whole(saved, report.upto)
         self.written += saved.at - before
         namespace, key, start = saved.blocks
         size, windows = self._tier.block_tokens, 0
@@ -103,10 +107,22 @@ class Saving:
         reserved -= saved.reserved
         self._tier.stored(key, namespace, before, saved.at, reserved=reserved, windows=windows)
 
+    def _whole(self, saved: _Saved, upto: int) -> int:
+        """How much of a path counts as stored: of a checkpoint's blocks all or none."""
+        path = saved.blocks.tokens
+        return upto if upto == path.size else min(upto, self._before_state(path))
+
+    def _before_state(self, path: Key) -> int:
+        """The end of a path's blocks that hold nothing but its own tokens."""
+        end = tokens_of(path)
+        return end - end % self._tier.block_tokens
+
     def ended(self, report: Ended) -> None:
         """The job does not use its slots any more."""
         saved = self.under_way.pop(report.ticket)
         self._end(saved)
+        if saved.at < report.upto:
+            self._to_drop.append(Blocks(*saved.blocks[:2], self._before_state(saved.blocks.tokens)))
         self.failed += bool(report.absent or report.error)
         if report.absent:
             self._refused(saved.blocks, report.upto)
@@ -122,10 +138,16 @@ class Saving:
             learnt = True
         if self._dropped() and self._may_write:
             # No more than was computed since: else a small disk would be written over and over.
-            owed = self._cache.tree.stats.inserted_tokens - self._begun
+            owed = self._computed() - self._begun
             for blocks in self._tier.queue.take(self._policy, min(self._batch, owed)):
                 self._write(blocks)
         return learnt
+
+    def _computed(self) -> int:
+        """The room of all that has entered the cache, in tokens."""
+        states, (block, per_state) = self._cache.states, self._tier.sizes
+        left = 0 if states is None else states.left_behind
+        return self._cache.tree.stats.inserted_tokens + left * (1 + per_state) * block
 
     def save_all(self) -> None:
         """Begin to write all that is resident and worth it, for a stop, where it outlives that."""
@@ -178,20 +200,27 @@ class Saving:
 
     def _write(self, blocks: Blocks) -> None:
         """Begin to write blocks, if they are still resident and there is room for them."""
-        namespace, key, start = blocks
+        namespace, path, start = blocks
+        key, states = path[: tokens_of(path)], self._cache.states
         lease = self._cache.hold(key, namespace, key.size)
         there = self._tier.length_of(key, namespace)
         stored = self._tier.lock(key, namespace, there)
-        saved = _Saved(blocks, lease, stored, start, there, NO_WINDOWS)
+        saved = _Saved(blocks, lease, stored, start, there, NO_WINDOWS, NO_SLOTS)
         fits = lease.cached == key.size and there >= start
+        if states is not None and key.size < path.size:
+            saved.state = states.slot_of(lease.node)
+            states.lock(saved.state)
+            fits = fits and saved.state.size > 0
         if not fits or not self._tier.reserve(saved.reserved):
-            saved.at = key.size  # nothing was reserved
+            saved.at = path.size  # nothing was reserved
         elif self._dropped():
             ticket = next(self._tickets)
             slots = lease.slots[start:].copy()
+            if saved.state.size:
+                slots = self._tier.sizes.slots(lease.slots, int(saved.state[0]))[start:]
             if self._cache.windows is not None:
                 saved.windows = self._cache.windows.begin_copy(slots, self._tier.block_tokens)
-            job = Write(ticket, _packed(namespace), key, start, slots, saved.windows)
+            job = Write(ticket, _packed(namespace), path, start, slots, saved.windows)
             if self._mover.submit(job):
                 self.under_way[ticket] = saved
                 self._begun += saved.reserved
@@ -212,6 +241,8 @@ class Saving:
         self._tier.unlock(saved.stored)
         if self._cache.windows is not None:
             self._cache.windows.end_copy(saved.windows)
+        if self._cache.states is not None:
+            self._cache.states.unlock(saved.state, used=False)
         saved.lease.release(used=False)
 
     def _dropped(self) -> bool:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Slots
-from radixlm.core.moves import NO_SLOT, NO_WINDOWS
+from radixlm.core.moves import NO_SLOT, NO_WINDOWS, STATE_SLOTS, StateBlocks
 from radixlm.memory.pools import KVPool
+from radixlm.memory.state_pool import StatePool
 from radixlm.memory.stores import in_windows
 
 # Where the first row begins. numpy's own memory begins 16 bytes behind a page, to which an AMD EPYC
@@ -74,18 +75,68 @@ class _Layers:
             rows.index_copy_(0, index, part.view(slots.size, width)[first:])
 
 
+class _StateRows:
+    """States as blocks of `nbytes`: of each layer the convolution's, then each layer's matrices; in
+    the last block zeros behind them. width: of a token, as if blocks had such. count: blocks of a
+    state. state_bytes: of a state.
+    """
+
+    def __init__(self, pool: StatePool | None, block_tokens: int, width: int) -> None:
+        parts = [] if pool is None else pool.parts()
+        self._rows = [part.view(torch.uint8).flatten(1) for part in parts]  # (states, bytes)
+        self._ends = np.cumsum([rows.shape[1] for rows in self._rows], dtype=np.int64).tolist()
+        self.state_bytes = self._ends[-1] if parts else 0
+        self.width, self._nbytes = width, width * block_tokens
+        self.count = -(-self.state_bytes // self._nbytes) if self._nbytes else 0
+
+    def in_place(self, slots: Slots) -> list[memoryview] | None:
+        """A block where it lies; None where that is on a device, or a state ends in it."""
+        parts = list(self._parts(slots))
+        whole = sum(part.numel() for part in parts) == self._nbytes
+        if not whole or parts[0].device.type != "cpu":
+            return None
+        return [part.numpy().data for part in parts]
+
+    def gather(self, slots: Slots) -> Tensor:
+        """(nbytes,) uint8 on the pool's device."""
+        parts = list(self._parts(slots))
+        rest = self._nbytes - sum(part.numel() for part in parts)
+        return torch.cat([*parts, parts[0].new_zeros(rest)])
+
+    def scatter(self, payload: Tensor, slots: Slots) -> None:
+        """The reverse. payload: on the pool's device."""
+        for part in self._parts(slots):
+            part.copy_(payload[: part.numel()])
+            payload = payload[part.numel() :]
+
+    def _parts(self, slots: Slots) -> Iterator[Tensor]:
+        """The bytes of a block, from each layer's rows that it has some of."""
+        state, number = divmod(int(slots[0]) - STATE_SLOTS, self.count)
+        first, stop = number * self._nbytes, (number + 1) * self._nbytes
+        for rows, end in zip(self._rows, self._ends, strict=True):
+            start = end - rows.shape[1]
+            if start < stop and first < end:
+                yield rows[state, max(first - start, 0) : stop - start]
+
+
+_Section = _Layers | _StateRows
+
+
 class PoolBlocks:
-    """Blocks of `block_tokens` tokens in a pool. One thread at a time.
+    """Blocks of `block_tokens` tokens in a pool, and of states. One thread at a time.
 
         [ layers without window slots | layers with window slots )     a block's bytes
 
     The second part is packed and unpacked where a token has a window slot, else left out.
 
     nbytes: of a block. window_bytes: of its second part, 0 where all layers have the same slots.
-    Raises ConfigError for a block that the pool does not hold.
+    states: how these are stored. state_bytes: of one. Raises ConfigError for a block that the pool
+    does not hold, and for states of a model of which no token keeps anything.
     """
 
-    def __init__(self, pool: KVPool, block_tokens: int) -> None:
+    def __init__(
+        self, pool: KVPool, block_tokens: int, state_pool: StatePool | None = None
+    ) -> None:
         if block_tokens > pool.capacity:
             raise ConfigError(
                 f"--disk-block-tokens {block_tokens} is more than the {pool.capacity} tokens of "
@@ -98,6 +149,14 @@ class PoolBlocks:
         self._windows = _Layers(pool, sorted(apart))
         self.window_bytes = block_tokens * self._windows.width
         self.nbytes = block_tokens * self._full.width + self.window_bytes
+        self._states = _StateRows(state_pool, block_tokens, self._full.width)
+        self.state_bytes = self._states.state_bytes
+        self.states = StateBlocks(block_tokens, self._states.count)
+        if self.state_bytes and not self._states.count:
+            raise ConfigError(
+                "states of a model without keys and values are not stored yet (--host-kv-tokens, "
+                "--disk-cache)"
+            )
         on_gpu = self._device.type == "cuda"
         # Copies pass what is computed.
         self._stream = torch.cuda.Stream(self._device) if on_gpu else None
@@ -157,7 +216,7 @@ class PoolBlocks:
         """Copy its second part only, to where it belongs."""
         self._pack([(self._windows, windows)], into[self.nbytes - self.window_bytes :])
 
-    def _pack(self, sections: Sequence[tuple[_Layers, Slots]], into: Tensor) -> None:
+    def _pack(self, sections: Sequence[tuple[_Section, Slots]], into: Tensor) -> None:
         for layers, its in sections:
             payload, into = into[: its.size * layers.width], into[its.size * layers.width :]
             parts = layers.in_place(its)
@@ -180,8 +239,10 @@ class PoolBlocks:
             for part, place in zip(parts, _cut(own, parts), strict=True):
                 np.frombuffer(part, dtype=np.uint8)[:] = place
 
-    def _parts(self, slots: Slots, windows: Slots) -> list[tuple[_Layers, Slots]]:
+    def _parts(self, slots: Slots, windows: Slots) -> list[tuple[_Section, Slots]]:
         """A block's parts that are moved, with the tokens' slots there."""
+        if slots[0] >= STATE_SLOTS:
+            return [(self._states, slots)]
         second = [(self._windows, windows)] if in_windows(windows) else []
         return [(self._full, slots), *second]
 

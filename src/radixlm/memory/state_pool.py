@@ -53,16 +53,17 @@ class StatePool:
     @property
     def nbytes(self) -> int:
         """Bytes of all slots together."""
-        return sum(part.nbytes for part in self._parts())
+        return sum(part.nbytes for part in self.parts())
 
     def move(self, moves: StateMoves) -> None:
         """Copy states, or empty their slots, as a batch says."""
         slots = torch.tensor(moves.slots, dtype=torch.int64, device=self.device)
         sources = torch.tensor(moves.sources, dtype=torch.int64, device=self.device)
         copied = sources >= 0
-        for part in self._parts():
+        for part in self.parts():
             part[slots[copied]] = part[sources[copied]]
             part[slots[~copied]] = 0
 
-    def _parts(self) -> list[Tensor]:
+    def parts(self) -> list[Tensor]:
+        """The tensors of all layers, (slots, ...) each."""
         return [part for part in (*self.conv, *self.matrices) if part.numel()]

@@ -62,6 +62,9 @@ class SelfAttention:
         self._gates = q if traits.gated_queries else 0
         sizes = (sizes[0] + self._gates, *sizes[1:])
         parts = dict(zip(traits.qkv, sizes, strict=False))
+        self._head_gates = config.n_heads if traits.head_gates else 0
+        if traits.head_gates:
+            parts[traits.head_gates] = config.n_heads
         self.qkv = Linear(hidden, parts, options, bias=traits.qkv_bias)
         made = config.n_heads * (traits.value_dim or config.head_dim)
         self.output = Linear(made, {traits.output: hidden}, options, bias=traits.output_bias)
@@ -91,7 +94,7 @@ class SelfAttention:
     @property
     def is_compiled(self) -> bool:
         """Whether it is nothing but calls of workers, attention left out."""
-        changed = self._repeated or self._value_dim or self._gates
+        changed = self._repeated or self._value_dim or self._gates or self._head_gates
         alone = self.before is None and not changed
         return alone and self.qkv.is_compiled and self.output.is_compiled
 
@@ -107,6 +110,9 @@ class SelfAttention:
         computes products.
         """
         qkv = multiply(self.qkv, x, at.qkv)
+        if self._head_gates:
+            qkv, gates = qkv.tensor_split((-self._head_gates,), dim=1)
+            gates = gates.repeat_interleave(self._head_dim, dim=1)
         if self._gates:
             gates, qkv = qkv.tensor_split((self._gates,), dim=1)
         if self._repeated:
@@ -118,7 +124,7 @@ class SelfAttention:
         answers = attend(self.layer, qkv, rotation, self.norm, self.sinks)
         if self._value_dim:
             answers = answers.unflatten(1, (-1, self._head_dim))[..., : self._value_dim].flatten(1)
-        if self._gates:
+        if self._gates or self._head_gates:
             answers = answers * gates.sigmoid()
         return multiply(self.output, answers, at.part)
 

@@ -10,6 +10,7 @@ from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.gated_delta import DeltaSizes
 from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.kimi_delta import KimiSizes
+from radixlm.layers.mamba1 import Mamba1Sizes
 from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.mlps import Clamped
 from radixlm.layers.short_conv import ConvSizes
@@ -124,6 +125,7 @@ class Traits(NamedTuple):
     state_norms: of layers with a state; None: those of all. mlps: layers that have an MLP or
         experts; empty: all.
     renamed: patterns of names in the files, and what takes their place, one after the other.
+    head_gates: the name of a product that gives each head a gate, see `gated_queries`; empty: none.
     factors: what rows of a layer's weights are multiplied by, by name: of a number of rows at a
         time; 0: of all.
     gated_queries: each head of queries has as many gates, whose sigmoid multiplies what it reads.
@@ -164,10 +166,11 @@ class Traits(NamedTuple):
     value_norm: bool = False
     layer_inputs: int = 0
     layer_scale: bool = False
-    state: DeltaSizes | KimiSizes | MambaSizes | ConvSizes | None = None
+    state: DeltaSizes | KimiSizes | Mamba1Sizes | MambaSizes | ConvSizes | None = None
     mixers: tuple[Mixer, ...] = ()
     state_norms: Norms | None = None
     mlps: tuple[bool, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     gated_queries: bool = False
+    head_gates: str = ""
     factors: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()

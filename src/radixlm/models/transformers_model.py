@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,29 +31,39 @@ from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.memory.pools import LayerShape
 from radixlm.models.config_fields import read, unsupported
 from radixlm.models.hf_config import EndTokens
+from radixlm.models.meta_numbers import NoNumbers
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Traits
 from radixlm.models.transformers_attention import NAME, Bridge, attention
 from radixlm.models.transformers_modules import replace_modules
+from radixlm.models.transformers_scores import ASKED, OWN, OwnAttention, no_mask
 from radixlm.models.transformers_source import Source, refused, source_in
 from radixlm.products.gemm_choice import Choose
 
 # Rotations that change with the longest position of a step: keys that are cached would be wrong.
 _CHANGING = ("dynamic", "longrope")
+# Of models with ALiBi some do not say what they were trained with.
+_LENGTHS, _LENGTH = ("max_position_embeddings", "max_seq_len", "seq_length"), 2048
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
 class TransformersModel:
     """One that transformers computes, but for attention. See `CausalLM` for the call."""
 
-    def __init__(self, model: Any, config: ModelConfig) -> None:
+    def __init__(self, model: Any, config: ModelConfig, source: Source) -> None:
         """model: of transformers, with our attention. Raises UnsupportedModelError."""
         self._model, self._bridge = model, Bridge()
+        self._own: OwnAttention | None = None
+        if source.attends:
+            self._own = OwnAttention(self._bridge, alibi=source.alibi, kv_heads=source.kv_heads)
         for module in model.modules():
             module.radixlm = self._bridge
-        if "position_ids" not in inspect.signature(model.forward).parameters:
+        self._takes = inspect.signature(model.forward).parameters.keys() & {"position_ids"}
+        if not self._takes and not source.alibi:
             raise refused(config.model_type, "it takes no positions")
         self.config = self._asked(config)
+        if self._own:
+            model.config._attn_implementation = OWN
         self.expansions: tuple[Expansion, ...] = ()
 
     @torch.inference_mode()
@@ -71,22 +82,23 @@ class TransformersModel:
         return made
 
     def _run(self, token_ids: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        made = self._model(
-            input_ids=token_ids[None],
-            position_ids=positions[None],
-            use_cache=False,
-            logits_to_keep=rows,
-        )
+        named = dict.fromkeys(self._takes, positions[None])
+        if self._own:
+            self._own.begin(positions)
+        with self._own or nullcontext():
+            made = self._model(
+                input_ids=token_ids[None], use_cache=False, logits_to_keep=rows, **named
+            )
         logits: Tensor = made.logits[0].float()
         return logits
 
     @torch.inference_mode()
     def _asked(self, config: ModelConfig) -> ModelConfig:
         """The attributes that its layers have."""
-        two = torch.arange(2, device=self._model.device)
+        few = torch.arange(ASKED, device=self._model.device)
         try:
-            with torch.cuda.device_of(two):  # where Triton launches
-                self._run(two % config.vocab_size, two, two)
+            with torch.cuda.device_of(few):  # where Triton launches
+                self._run(few % config.vocab_size, few, few)
         except Exception as error:  # whatever modules raise that ask for more than attention
             why = f"its modules do not run: {type(error).__name__}: {error}"
             raise refused(config.model_type, why) from error
@@ -106,6 +118,8 @@ class TransformersModel:
         if others:
             raise refused(config.model_type, f"attention is to take {', '.join(others)}")
         windows = tuple(call.window for call in calls)
+        if self._own:
+            windows = config.traits.windows
         if not any(windows) and any(config.traits.windows):
             raise refused(config.model_type, "it has a window, but does not give it to attention")
         traits = Traits(
@@ -117,24 +131,23 @@ class TransformersModel:
         return replace(made, n_heads=n_heads, n_kv_heads=n_kv_heads, head_dim=head_dim)
 
 
-def transformers_config(library: Any, folder: Path, ends: Mapping[str, Any]) -> ModelConfig:
-    """Read config.json as transformers does; heads are known when the model is loaded.
-
-    library: the module `transformers`. ends: generation_config.json. Raises UnsupportedModelError.
-    """
-    return shape_of(source_in(library, folder), ends)
-
-
 def shape_of(source: Source, ends: Mapping[str, Any]) -> ModelConfig:
-    """The shape that transformers' config of a text describes; see `transformers_config`."""
+    """The shape that transformers' config of a text describes; heads are known when the model is
+    loaded. ends: generation_config.json. Raises UnsupportedModelError.
+    """
     config = source.text
     sizes = {size: getattr(config, size, None) for size in _SIZES}
-    sizes["max_position_embeddings"] = getattr(config, "max_position_embeddings", None)
+    sizes["max_position_embeddings"] = next(
+        (its for name in _LENGTHS if (its := getattr(config, name, None)) is not None),
+        _LENGTH if source.alibi else None,
+    )
     for field, value in sizes.items():
         if not isinstance(value, int) or value < 1:
             raise unsupported(field, value, "a positive integer")
     _check_ropes(getattr(config, "rope_parameters", None))
     window = getattr(config, "sliding_window", None)
+    if window and window >= sizes["max_position_embeddings"]:
+        window = None
     kinds = getattr(config, "layer_types", None)
     if kinds and "sliding_attention" not in kinds:
         window = None
@@ -156,12 +169,18 @@ def shape_of(source: Source, ends: Mapping[str, Any]) -> ModelConfig:
         norm_eps=0.0,
         rope=RopeConfig(10_000.0),
         ropes=(),
-        traits=Traits(windows=(window,) if window else ()),
+        traits=Traits(windows=_local(config) or ((window,) if window else ())),
         tie_word_embeddings=bool(getattr(config, "tie_word_embeddings", False)),
         dtype=dtype,
         eos_token_ids=read(EndTokens, given).ids | read(EndTokens, ends).ids,
         bos_token_id=given["bos_token_id"],
     )
+
+
+def _local(config: Any) -> tuple[int | None, ...]:
+    """The windows of GPT-Neo's layers, which mask them by themselves."""
+    kinds = getattr(config, "attention_layers", ())
+    return tuple(config.window_size if kind == "local" else None for kind in kinds)
 
 
 def _check_ropes(rope: Any) -> None:
@@ -174,9 +193,14 @@ def _check_ropes(rope: Any) -> None:
         _check_ropes(of_some)
 
 
+def _attention_of(source: Source) -> dict[str, str]:
+    return {} if source.attends else {"attn_implementation": NAME}
+
+
 def register(library: Any) -> None:
-    """Register our attention under NAME."""
+    """Register our attention, and a mask that is none."""
     library.AttentionInterface.register(NAME, attention)
+    library.AttentionMaskInterface.register(OWN, no_mask)
 
 
 def asked_without_weights(library: Any, source: Source, ends: Mapping[str, Any]) -> ModelConfig:
@@ -188,12 +212,13 @@ def asked_without_weights(library: Any, source: Source, ends: Mapping[str, Any])
     try:
         with torch.device("meta"):
             model = source.kind._from_config(
-                source.config, attn_implementation=NAME, dtype=torch.bfloat16
+                source.config, dtype=torch.bfloat16, **_attention_of(source)
             )
     except Exception as error:  # whatever modules raise
         why = f"its modules can not be made: {type(error).__name__}"
         raise refused(shape.model_type, why) from None
-    return TransformersModel(model.eval(), shape).config
+    with NoNumbers():
+        return TransformersModel(model.eval(), shape, source).config
 
 
 def load_transformers(
@@ -212,11 +237,11 @@ def load_transformers(
             str(folder),
             config=source.config,
             dtype=dtype,
-            attn_implementation=NAME,
             use_safetensors=True,
             local_files_only=True,
             output_loading_info=True,
             key_mapping=source.renamed(folder),
+            **_attention_of(source),
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"transformers can not load {str(folder)!r}: {error}") from None
@@ -226,4 +251,4 @@ def load_transformers(
             raise CheckpointError(f"the checkpoint {str(folder)!r} has {what}: {names}")
     model = model.eval().to(device)
     replace_modules(model, choose)
-    return TransformersModel(model, config)
+    return TransformersModel(model, config, source)

@@ -63,9 +63,15 @@ def replace_modules(model: nn.Module, choose: Choose) -> None:
     """Replace modules of a loaded model, one by one: a product's memory is freed before the next is
     packed.
     """
+    sources: dict[type, str] = {}
     for parent in list(model.modules()):
+        kind = type(parent)
+        if kind not in sources:
+            sources[kind] = inspect.getsource(kind.forward)
         for name, child in list(parent.named_children()):
             its: Any = child
+            if f"self.{name}.weight" in sources[kind]:
+                continue  # a router that multiplies by itself
             if type(child) is nn.Linear:
                 setattr(parent, name, _Packed(child.weight, child.bias, choose))
             elif type(child).__name__ == "Conv1D":  # GPT-2's: (in, out)

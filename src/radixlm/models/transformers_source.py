@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,13 @@ _MOST_LAYERS = 1_000
 _KINDS = frozenset({"full_attention", "sliding_attention"})
 # Classes that call the attention that they are given, and do not say so.
 _COMPATIBLE = frozenset({"biogpt"})
+# Classes that compute attention by themselves, in the form that `OwnAttention` knows.
+_OWN = frozenset(
+    {
+        *("bloom", "codegen", "falcon", "git", "gpt_neo", "gpt_neox_japanese", "gptj", "mpt"),
+        *("openai-gpt", "xglm"),
+    }
+)
 
 
 class Source(NamedTuple):
@@ -32,6 +40,22 @@ class Source(NamedTuple):
     kind: Any
     config: Any
     text: Any
+
+    @property
+    def attends(self) -> bool:
+        """Whether its modules compute attention by themselves."""
+        return self.text.model_type in _OWN
+
+    @property
+    def alibi(self) -> bool:
+        """Whether scores grow with a key's position, which is all that it knows of positions."""
+        without = "position_ids" not in inspect.signature(self.kind.forward).parameters
+        return self.attends and (without or bool(getattr(self.text, "alibi", False)))
+
+    @property
+    def kv_heads(self) -> int:
+        """The heads of keys and values at most, whatever attention is given."""
+        return getattr(self.text, "num_kv_heads", None) or int(self.text.num_attention_heads)
 
     def renamed(self, folder: Path) -> dict[str, str] | None:
         """Patterns of names that are a text's beside other parts, and what they become; None: all
@@ -84,7 +108,8 @@ def source_of(library: Any, config: Any) -> Source:
     kinds = set(getattr(text, "layer_types", None) or ()) - _KINDS
     if kinds:
         raise refused(name, f"it has layers of {', '.join(sorted(kinds))}")
-    if not source.kind.is_backend_compatible() and name not in _COMPATIBLE:
+    known = source.kind.is_backend_compatible() or name in _COMPATIBLE | _OWN
+    if not known:
         raise refused(name, "its attention can not be replaced")
     return source
 

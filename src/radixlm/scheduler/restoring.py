@@ -94,13 +94,16 @@ class Pace:
 
 @dataclass(slots=True, eq=False)
 class Restoration:
-    """A Leader: tokens of `known` are being read into the lease's slots. stored: what is locked of
-    them in their place. free_at: when computing them could have begun. usable_from: see Leader.
-    computing: it is followed; else it only waits for the end of its job.
+    """A Leader: what is stored by `path`, of which `known` are tokens, is being read into the
+    lease's slots. at: how far. stored: what is locked in their place. free_at: when computing them
+    could have begun. usable_from: see Leader. computing: it is followed; else it only waits for
+    the end of its job.
     """
 
     place: Place
     ticket: int
+    path: Key
+    at: int
     known: Key
     namespace: Namespace
     lease: Lease
@@ -119,8 +122,8 @@ class Restoration:
 
     @property
     def left(self) -> int:
-        """Tokens that are not there yet and still wanted."""
-        return self.known.size - self.lease.committed if self.computing else 0
+        """Tokens that are not there yet and still wanted, as many as it takes to read them."""
+        return self.path.size - self.at if self.computing else 0
 
 
 class Restoring:
@@ -182,11 +185,12 @@ class Restoring:
         if gained <= 0:
             return False
         start, seen = self._first(state, upto)
-        if not self._pays(upto - start, gained, before):
-            state.computed_because = self._comparison(upto - start, gained + before)
+        path = self._tier.sizes.path(known[:upto])
+        if not self._pays(path.size - start, gained, before):
+            state.computed_because = self._comparison(path.size - start, gained + before)
             return False
         free_at = now + before / self.pace.computed
-        made = self._start(known[:upto].copy(), namespace, start, seen, free_at)
+        made = self._start(path, path[:upto], namespace, start, seen, free_at)
         if made is None:
             state.computed_because = "there is no room to read them into"
             return False
@@ -198,47 +202,57 @@ class Restoring:
         return state.follows is not None
 
     def _limit(self, state: RequestState) -> int:
-        """The number of a request's tokens of which blocks may be read. With windows no farther
-        than it goes on: what lies before an end that is beyond that has no use for it.
+        """The number of a request's tokens of which blocks may be read. With windows, or states,
+        no farther than it goes on: what lies before an end that is beyond that has no use for it.
         """
         whole = state.known.size
-        if self._cache.windows is None:
+        if not self._cache.components:
             return whole
-        return min(whole, state.max_match + self._cache.page_size)
+        beyond = self._cache.page_size if self._cache.states is None else 0
+        return min(whole, state.max_match + beyond)
 
     def _first(self, state: RequestState, upto: int) -> tuple[int, int]:
         """The begin of the first block that is to be read, and the first token that needs a window
         slot: what a request sees that goes on from there, if that is not resident.
         """
         size, windows = self._tier.block_tokens, self._cache.windows
-        if windows is None:
+        if not self._cache.components:
             return state.cached - state.cached % size, 0
         found = self._cache.tree.match_prefix(state.known[:upto], state.namespace)
+        if windows is None:  # a state: the last token is read in any case, so that it ends there
+            start = min(found.length, upto - 1)
+            return start - start % size, 0
         start, first = found.length - found.length % size, windows.first_restored(upto)
         if first < start and not windows.resident(found.slots()[first:start]).all():
             start = first - first % size
         return start, first
 
     def _start(
-        self, known: Key, namespace: Namespace, start: int, seen: int, free_at: float
+        self, path: Key, known: Key, namespace: Namespace, start: int, seen: int, free_at: float
     ) -> Restoration | None:
-        """Read tokens[start:], whole blocks, into slots of a lease; None where there is no room.
-        Of a block that is resident in part the tree's slots are used, once it is committed.
+        """Read path[start:], whole blocks, into slots of a lease; None where there is no room. Of a
+        block that is resident in part the tree's slots are used, once it is committed.
         """
-        lease = self._cache.hold(known, namespace, start, seen)
+        lease = self._cache.hold_read(known, namespace, start, seen)
+        if lease is None:
+            return None
         slots = lease.extend(known.size - start)
         ticket = next(self._tickets)
         if slots is not None:
             slots, windows = slots.copy(), NO_WINDOWS
             if self._cache.windows is not None:
                 windows = self._cache.windows.of[slots]
-            job = Read(ticket, namespace.packed(), known, start, slots, windows)
+            # Before that the windows are not read, but for those of a first window.
+            usable = known.size - self._cache.page_size if seen else 0
+            if (state := lease.row_fields().get("state")) is not None:
+                slots = self._tier.sizes.slots(lease.slots, state)[start:]
+                usable = known.size
+            job = Read(ticket, namespace.packed(), path, start, slots, windows)
             if self._mover.submit(job):
-                stored = self._tier.lock(known, namespace, known.size)
-                # Before that the windows are not read, but for those of a first window.
-                usable = known.size - self._cache.page_size if seen else 0
+                stored = self._tier.lock_path(path, namespace)
+                read = path, start, known
                 return Restoration(
-                    self._tier.place, ticket, known, namespace, lease, stored, free_at, usable
+                    self._tier.place, ticket, *read, namespace, lease, stored, free_at, usable
                 )
         lease.release(used=False)
         return None
@@ -249,10 +263,15 @@ class Restoring:
         made = self.under_way[report.ticket]
         before, known = made.lease.committed, self._cache.tree.stats.inserted_tokens
         self.read += self._tier.block_tokens
+        made.at = report.upto
         self.pace.learn_read(self._tier.block_tokens, report.seconds)
         if not made.computing:
             return
-        made.lease.commit(report.upto)
+        whole = report.upto == made.path.size
+        if whole or report.upto < made.known.size:  # a state comes last, and all ends with it
+            made.lease.commit(min(report.upto, made.known.size))
+        if whole:
+            made.lease.checkpoint(goes_on=False)
         self.restored += self._cache.tree.stats.inserted_tokens - known
         self._room.committed(made, before, made.lease.committed)
         if not made.left:
@@ -265,7 +284,7 @@ class Restoring:
         made = self.under_way[report.ticket]
         self._end(made)
         if report.absent:
-            self._tier.gone(made.known, made.namespace, report.upto)
+            self._tier.gone(made.path, made.namespace, report.upto)
         if report.lacks_windows:
             self._tier.lacks_windows(made.known, made.namespace, report.upto)
         if report.error:

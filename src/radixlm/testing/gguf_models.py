@@ -12,7 +12,12 @@ from radixlm.testing.gguf_writer import UNSAID, write_gguf
 from radixlm.testing.reference import make_checkpoint
 
 # Families whose files are refused.
-UNREAD = frozenset({"emu3_text_model", "kimi_linear", "mamba2", "olmo_hybrid"})
+UNREAD = frozenset(
+    (
+        *("emu3_text_model", "falcon_mamba", "jamba", "kimi_linear", "lfm3", "mamba", "mamba2"),
+        "olmo_hybrid",
+    )
+)
 # Texts of models of text and images that have an architecture of their own there: the family whose
 # weights they have, and its fields.
 TEXTS_LIKE: Mapping[str, tuple[str, Mapping[str, Any]]] = {

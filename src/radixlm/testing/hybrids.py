@@ -55,6 +55,12 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
         "num_dense_layers": 1,
         "routed_scaling_factor": 1.7,
     },
+    "lfm3": {
+        "layer_types": ["conv", "sliding_attention", "full_attention", "conv"],
+        "num_hidden_layers": 4,
+        "sliding_window": 24,
+        "pad_token_id": None,
+    },
     "bamba": {**_MAMBA, "attn_layer_indices": [1]},
     "granitemoehybrid": {
         **_MAMBA,
@@ -88,6 +94,16 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
         "v_head_dim": 12,
         "pad_token_id": None,
     },
+    "jamba": {
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "num_experts": 5,
+        "mamba_dt_rank": 5,
+        "mamba_d_state": 6,
+        "pad_token_id": None,
+    },
+    "mamba": {"state_size": 6, "intermediate_size": 112},
+    "falcon_mamba": {"state_size": 6, "intermediate_size": 112},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12},
     "falcon_h1": {
         **_MAMBA,

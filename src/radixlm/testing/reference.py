@@ -94,6 +94,26 @@ _GEMMA4 = {
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
     **HYBRIDS,
     "mistral": {"sliding_window": None},
+    "gptj": {"rotary_dim": 8},
+    "codegen": {"rotary_dim": 8},
+    "gpt_neo": {
+        "num_hidden_layers": 4,
+        "attention_types": [[["global", "local"], 2]],
+        "window_size": 9,
+    },
+    "longcat_flash": {
+        **{name: its for name, its in _LATENTS.items() if name != "rope_parameters"},
+        "ffn_hidden_size": 48,
+        "expert_ffn_hidden_size": 32,
+        "zero_expert_num": 2,
+        "num_layers": 2,
+    },
+    "jetmoe": {"kv_channels": 16, "num_local_experts": 4},
+    "dbrx": {
+        "d_model": 64,
+        "attn_config": {"rope_theta": 500_000.0, "kv_n_heads": 2, "clip_qkv": 8},
+        "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+    },
     "phi3": {"pad_token_id": None, "partial_rotary_factor": 0.75},
     "granite": {
         "embedding_multiplier": 3.0,
@@ -284,6 +304,8 @@ def sizes_of(architecture: str) -> dict[str, Any]:
         "bos_token_id": None,
         "dtype": "float32",
     }
+    if architecture == "falcon":
+        del fields["head_dim"]  # which it derives
     return {**fields, **_FIELDS.get(architecture, {})}
 
 

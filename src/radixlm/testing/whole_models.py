@@ -31,7 +31,7 @@ def make_whole(folder: Path, name: str, family: str, **fields: Any) -> Any:
         if part != _TEXT
     }
     text = sizes_of(family) | {"initializer_range": 0.2} | fields
-    config: Any = kind(**parts, **{_TEXT: text})
+    config: Any = kind(**parts, **({_TEXT: text} if _TEXT in kind.sub_configs else text))
     config.eos_token_id = EOS_TOKEN_ID
     if not hasattr(config, "vision_start_token_id"):
         config.vision_start_token_id = None

@@ -118,11 +118,6 @@ def states_give_the_reason_of_windows(cut, self, match):
     return found if found is match else replace(found, reason=MissReason.WINDOW_EVICTED)
 
 
-@fault
-def what_no_place_keeps_is_stored(patch: Patch) -> None:
-    patch.setattr(StateSlots, "storable", True)
-
-
 # Checkpoints of states
 
 

@@ -25,6 +25,18 @@ _CROSSED = {
     "pad_token_id": 0,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
 }
+_IMAGE = {"<image>": 300}
+_ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
+_KINDS = {"rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}}
+_STEP = {
+    "num_hidden_layers": 4,
+    "layer_types": ["full_attention", "sliding_attention"] * 2,
+    "sliding_window": 17,
+    "mlp_layer_types": ["dense", "sparse"] * 2,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 # No more layers, or wider ones, than a class allows.
 WHOLE: list[Any] = [
     ("internvl", "qwen2", {}),
@@ -43,6 +55,10 @@ WHOLE: list[Any] = [
     pytest.param("mistral3", "mistral", {}, marks=pytest.mark.slow),
     pytest.param("paddleocr_vl", "ernie4_5", {"rope_parameters": _MROPE}, marks=pytest.mark.slow),
     pytest.param("aria", "aria_text", {"moe_num_experts": 4}, marks=pytest.mark.slow),
+    # Without a config of its text.
+    pytest.param("chameleon", "chameleon", {"vocabulary_map": _IMAGE}, marks=pytest.mark.slow),
+    pytest.param("cohere_compass", "cohere_compass_text", _KINDS, marks=pytest.mark.slow),
+    pytest.param("step3p7", "step3p5", _STEP, marks=pytest.mark.slow),
 ]
 
 

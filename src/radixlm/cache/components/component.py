@@ -98,11 +98,10 @@ class Component(ABC):
     watchers do not see it.
 
     private, locked: slots that single leases use, and those of the tree under locks. locks: of each
-    slot. pinned: how many pins lock. storable: whether places keep what belongs to it. at_ends:
-    whether it keeps what `Lease.checkpoint` leaves. Used by one thread, the cache's.
+    slot. pinned: how many pins lock. at_ends: whether it keeps what `Lease.checkpoint` leaves. Used
+    by one thread, the cache's.
     """
 
-    storable: bool
     at_ends = False
 
     def __init__(self, capacity: int) -> None:
@@ -140,6 +139,12 @@ class Component(ABC):
     def hold(self, slots: Slots, node: TreeNode, agreed: int, prompt: int) -> ComponentHold:
         """Lock what a match needs, for a lease. slots: of all that was found. node: where it ends.
         agreed: how many tokens agreed. prompt: where the prompt ends.
+        """
+
+    @abstractmethod
+    def hold_read(self, slots: Slots, seen: int) -> ComponentHold | None:
+        """Hold what is read from a place, for a lease that has these slots; None: there is no room.
+        seen: the first token whose part of it is read, where tokens have some.
         """
 
     def drop(self, slots: Slots) -> None:  # noqa: B027

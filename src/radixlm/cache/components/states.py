@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,6 @@ class StateSlots(Component, TreeObserver):
     Used by one thread, the cache's.
     """
 
-    storable = False
     at_ends = True
 
     def __init__(self, capacity: int, tree: RadixTree) -> None:
@@ -99,7 +99,11 @@ class StateSlots(Component, TreeObserver):
         return NO_SLOTS if slot is None else np.array([slot], dtype=np.int32)
 
     def hold(self, _slots: Slots, node: TreeNode, _agreed: int, _prompt: int) -> StateHold:
-        return StateHold(self, node)
+        return StateHold(self, self.slot_of(node))
+
+    def hold_read(self, _slots: Slots, _seen: int) -> StateHold | None:
+        slot = self.take()
+        return None if slot is None else StateHold(self, NO_SLOTS, slot)
 
     # What leases do, see StateHold
 
@@ -111,7 +115,8 @@ class StateSlots(Component, TreeObserver):
             self._rank(slot)
 
     def unlock(self, slots: Slots, *, used: bool = True) -> None:
-        for slot in self._unlock(slots).tolist() if used else ():
+        mine = self._unlock(slots)
+        for slot in mine.tolist() if used else ():
             self.use(slot)
 
     def give(self, source: Slots) -> int:
@@ -123,6 +128,19 @@ class StateSlots(Component, TreeObserver):
         slot = self._free.pop()
         self.private += 1
         self._copies[slot] = int(source[0]) if source.size else EMPTY
+        return slot
+
+    def take(self) -> int | None:
+        """A private slot that is filled at once, by eviction if need be; None: all are locked, or
+        will be copied from in the next step.
+        """
+        if not self._free and self.available:
+            self.evict()
+        sources = set(self._copies.values())
+        slot = next((slot for slot in self._free if slot not in sources), None)
+        if slot is not None:
+            self._free.remove(slot)
+            self.private += 1
         return slot
 
     def give_back(self, slot: int) -> None:
@@ -160,14 +178,19 @@ class StateSlots(Component, TreeObserver):
 
     def evict(self) -> None:
         """Give up the unlocked checkpoint that goes first. O(capacity). Raises CacheError."""
-        unlocked = [slot for slot in self._node if not self.locks[slot]]
-        if not unlocked:
+        first = self.first(1)
+        if not first:
             raise CacheError("all checkpoints of states are locked")
-        node = self._node[min(unlocked, key=self._ranks.__getitem__)]
+        [node] = first
         self.evicted += 1
         self._give_up(node)
         self._tree.changed(node)
         self._tree.merge(node)
+
+    def first(self, most: int) -> list[TreeNode]:
+        """The nodes of up to `most` unlocked checkpoints, those that go first first."""
+        slots = [slot for slot in self._node if not self.locks[slot]]
+        return [self._node[slot] for slot in nsmallest(most, slots, key=self._ranks.__getitem__)]
 
     def changed(self, node: TreeNode) -> None:
         if node in self.at and node.absent:
@@ -203,14 +226,13 @@ class StateSlots(Component, TreeObserver):
 
 class StateHold(ComponentHold):
     """A lease's hold on states: `source`, the checkpoint where its match ends, locked until it has
-    computed anything; then `slot`, private.
+    computed anything; then `slot`, private. One that is read from a place has that at once.
     """
 
-    def __init__(self, states: StateSlots, node: TreeNode) -> None:
-        """node: where its match ends."""
+    def __init__(self, states: StateSlots, source: Slots, slot: int | None = None) -> None:
         self._states = states
-        self.source = states.slot_of(node)
-        self.slot: int | None = None
+        self.source = source
+        self.slot = slot
         states.lock(self.source, found=True)
 
     def takes(self, first: int, stop: int) -> int:

@@ -16,6 +16,9 @@ class Window(WindowSlots):
     def hold(self, slots: Slots, _node: TreeNode, agreed: int, prompt: int) -> WindowHold:
         return WindowHold(self, slots, agreed, prompt)
 
+    def hold_read(self, slots: Slots, seen: int) -> WindowHold:
+        return WindowHold(self, slots, slots.size, slots.size, seen)
+
 
 class WindowHold(ComponentHold):
     """A lease's hold on window slots: those of its tokens from `start` on.

@@ -87,8 +87,6 @@ class WindowSlots(Component):
     thread, the cache's.
     """
 
-    storable = True
-
     def __init__(self, size: WindowSize, n_slots: int, tree: RadixTree) -> None:
         """Raises SlotError for a capacity that is not whole pages."""
         super().__init__(size.capacity)

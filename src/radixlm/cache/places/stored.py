@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSlots
 from radixlm.cache.places.stored_parts import Blocks, StoredPart, StoredParts
 from radixlm.cache.places.write_queue import WriteQueue
@@ -14,7 +15,7 @@ from radixlm.cache.radix.node import TreeNode
 from radixlm.cache.radix.tree import RadixTree
 from radixlm.core.errors import CacheError, ConfigError
 from radixlm.core.keys import Key, as_key
-from radixlm.core.moves import ALL_BLOCKS, Place
+from radixlm.core.moves import ALL_BLOCKS, Place, StateBlocks, tokens_of
 
 
 class StoredTier:
@@ -44,9 +45,12 @@ class StoredTier:
         capacity_tokens: int,
         pool_tokens: int,
         windows: WindowSlots | None = None,
+        states: StateSlots | None = None,
+        state_blocks: int = 0,
     ) -> None:
-        """windows: the cache's, if it has some. Raises ConfigError unless blocks are whole pages
-        and there is room for one.
+        """windows, states: the cache's, if it has some. state_blocks: blocks that a state takes.
+        Raises ConfigError unless blocks are whole pages and there is room for one, or for a
+        checkpoint.
         """
         if block_tokens < 1 or block_tokens % tree.page_size:
             raise ConfigError(
@@ -56,14 +60,25 @@ class StoredTier:
             raise ConfigError(
                 f"a store of {capacity_tokens} tokens holds no block of {block_tokens}"
             )
+        if states is not None and (windows is not None or not state_blocks):
+            what = "states beside layers with a window, or of no size,"
+            raise ConfigError(f"{what} can not be stored (--host-kv-tokens, --disk-cache)")
+        self.sizes = StateBlocks(block_tokens, state_blocks)
+        least = (state_blocks + 1) * block_tokens
+        if state_blocks and capacity_tokens < least:
+            raise ConfigError(
+                f"a store of {capacity_tokens} tokens holds no checkpoint of states, which takes "
+                f"the room of {least}"
+            )
         self.place = place
         self.block_tokens = block_tokens
         self.capacity = capacity_tokens - capacity_tokens % block_tokens
         self._tree = tree
         seen = 0 if windows is None else windows.reach
         self._window_blocks = -(-seen // block_tokens)
-        self._parts = StoredParts(place, tree.order, block_tokens, tree.stored_changed)
-        self.queue = WriteQueue(tree, self._parts, pool_tokens, windows, self._window_blocks)
+        self._parts = StoredParts(place, tree.order, self.sizes, tree.stored_changed)
+        of_windows = windows, self._window_blocks
+        self.queue = WriteQueue(tree, self._parts, pool_tokens, *of_windows, states)
         self._private = 0
         tree.watch(self._parts)
 
@@ -87,8 +102,13 @@ class StoredTier:
     def prefix(self, node: TreeNode | None, length: int) -> int:
         """Tokens that a request could go on from once they are read, of the first `length` of the
         path to a node's end: all blocks are stored, those that the next token sees with the part of
-        layers with a window. O(nodes).
+        layers with a window; with states, up to where a checkpoint is. O(nodes).
         """
+        if self.sizes.per_state:
+            there = self._parts.checkpoints
+            while node is not None and not (node in there and node.end <= length):
+                node = node.parent
+            return 0 if node is None else node.end
         node, stored = self._length(node, length)
         if node is None or not self._window_blocks:
             return stored
@@ -136,8 +156,11 @@ class StoredTier:
         paths first. Raises InvalidKeyError, CacheError.
         """
         self.give_back(reserved)
-        known = as_key(key)[: self._parts.floor(upto)]
-        start = self._parts.floor(start)
+        upto, start = self._parts.floor(upto), self._parts.floor(start)
+        if self.sizes.per_state and (end := tokens_of(key[:upto])) < upto:
+            self._stored_checkpoint(key[:upto], end, namespace, start)
+            return
+        known = as_key(key[:upto]) if upto else key[:0]
         path = (1 << known.size // self.block_tokens) - 1
         mask = windows & path, path * exact
         there = self.length_of(known, namespace)
@@ -158,10 +181,40 @@ class StoredTier:
             self._tree.merge(node.parent)
         self._forget()
 
+    def _stored_checkpoint(self, path: Key, end: int, namespace: Hashable, start: int) -> None:
+        """A checkpoint after `end` tokens, the first of a path, is stored from `start` on."""
+        key, whole = path[:end], self._parts.floor(end)
+        if not end or path.size != end + self.sizes.size(end):  # of a part there is no use
+            self.stored(path, namespace, start, whole)
+            self._parts.dropped.append(Blocks(namespace, path.copy(), whole))
+            return
+        if self._checkpoint_after(key, namespace) is not None:
+            return
+        there, start = self.length_of(key, namespace), min(start, whole)
+        held = self.lock(key, namespace, there)
+        fits = there >= start and self._make_room(path.size - there)
+        self.unlock(held)
+        if not fits:
+            self._parts.dropped.append(Blocks(namespace, path.copy(), max(start, there)))
+            return
+        node = self._end_of(key, namespace)
+        self._parts.cover(node, end, 0)
+        self._parts.add_checkpoint(node)
+        if node.parent is not None:
+            self._tree.merge(node.parent)
+        self._forget()
+
     def gone(self, key: Key, namespace: Hashable, start: int) -> None:
         """The block of `key` that begins at `start` is not stored, or damaged: it and all that
         follow it, of other prompts as well, are dropped, locked or not.
         """
+        upto = tokens_of(key)
+        if upto < key.size and start >= self._parts.floor(upto):
+            node = self._checkpoint_after(key[:upto], namespace)
+            if node is not None:
+                self._parts.drop_checkpoint(node)
+                self._forget()
+            return
         end = self._parts.floor(start) + self.block_tokens
         node, known = self._tree.place(key[:end], namespace)
         if node is not None and known == end:
@@ -184,6 +237,19 @@ class StoredTier:
             self._parts.drop_after(node, keep)
             self._forget()
 
+    def lock_path(self, path: Key, namespace: Hashable) -> StoredPart | None:
+        """The same as `lock` of a whole path; of a checkpoint's, if that is stored."""
+        if (end := tokens_of(path)) == path.size:
+            return self.lock(path, namespace, end)
+        node = self._checkpoint_after(path[:end], namespace)
+        return None if node is None else self._parts.lock(node, checkpoint=True)
+
+    def _checkpoint_after(self, key: Key, namespace: Hashable) -> TreeNode | None:
+        """The node with the stored checkpoint after these tokens, if there is one."""
+        node, known = self._tree.place(key, namespace)
+        there = node in self._parts.checkpoints and known == key.size
+        return node if node is not None and there and node.end == known else None
+
     def lock(self, key: Key, namespace: Hashable, upto: int) -> StoredPart | None:
         """Keep what is stored of key[:upto] for a read or a write in flight, until `unlock`; None
         when nothing is. O(nodes).
@@ -192,10 +258,12 @@ class StoredTier:
         length = self.length_of(sought, namespace) if sought.size else 0
         if not length:
             return None
-        node = self._tree.node_of(sought[:length], namespace)
-        if length < node.end:
-            node = self._tree.split(node, length - node.start)
-        return self._parts.lock(node)
+        return self._parts.lock(self._end_of(sought[:length], namespace))
+
+    def _end_of(self, key: Key, namespace: Hashable) -> TreeNode:
+        """The node that ends where a key does."""
+        node = self._tree.node_of(key, namespace)
+        return node if node.end == key.size else self._tree.split(node, key.size - node.start)
 
     def unlock(self, held: StoredPart | None) -> None:
         """Undo `lock`, once."""
@@ -231,4 +299,8 @@ class StoredTier:
         return True
 
     def _forget(self) -> None:
+        while self._parts.loose:
+            node = self._parts.loose.pop()
+            if self._tree.by_id.get(node.id) is node:
+                self._tree.merge(node)
         self._tree.forget_ghosts(self._tree.ghosts.budget)

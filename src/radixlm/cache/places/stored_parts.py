@@ -13,7 +13,10 @@ from radixlm.cache.radix.eviction import EvictionOrder
 from radixlm.cache.radix.node import TreeNode, upward
 from radixlm.cache.radix.observer import TreeObserver
 from radixlm.core.keys import Key
-from radixlm.core.moves import Place
+from radixlm.core.moves import Place, StateBlocks
+
+# Added to a node's id, for that of the checkpoint at its end.
+_CHECKPOINTS = 1 << 62
 
 
 class Blocks(NamedTuple):
@@ -58,6 +61,22 @@ class StoredPart:
         return self.node.stored[self.place]
 
 
+class StoredCheckpoint(StoredPart):
+    """The checkpoint of states at a node's end, that a place has: a leaf below the node's part,
+    `above`, and as old as the node.
+    """
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> int:
+        return self.node.id + _CHECKPOINTS
+
+    @property
+    def resident(self) -> int:
+        return 1
+
+
 class _AsTheTree:
     """The policy that the tree has at the moment."""
 
@@ -79,6 +98,11 @@ class StoredParts(TreeObserver):
     in each. A node's tokens after the last block that ends in it count as stored while a child's
     are. Only a node that is stored to its end has children with stored tokens.
 
+    A checkpoint of states counts as such a child of the node at whose end it is, which keeps that.
+    It is dropped as a whole.
+
+    checkpoints: by their nodes. loose: nodes that may join their children since one went.
+
     by_id: by the node's id. blocks, locked: how many there are, and those under locks. dropped:
     blocks that are no longer counted, to be deleted there.
     """
@@ -87,12 +111,15 @@ class StoredParts(TreeObserver):
         self,
         place: Place,
         order: EvictionOrder[TreeNode],
-        block_tokens: int,
+        sizes: StateBlocks,
         changed: Callable[[TreeNode], None],
     ) -> None:
         """order: the tree's, for its policy. changed: called when `stored` of a node is another."""
         self.place = place
-        self.block_tokens = block_tokens
+        self.sizes = sizes
+        self.block_tokens = sizes.block_tokens
+        self.checkpoints: dict[TreeNode, StoredCheckpoint] = {}
+        self.loose: list[TreeNode] = []
         self.by_id: dict[int, StoredPart] = {}
         self.blocks = self.locked = 0
         self.dropped: list[Blocks] = []
@@ -151,8 +178,38 @@ class StoredParts(TreeObserver):
         first = node.start // self.block_tokens
         return ((1 << self.count(node)) - 1) << first
 
+    def add_checkpoint(self, node: TreeNode) -> None:
+        """The checkpoint at a node's end is stored, as all its tokens are."""
+        part = self.checkpoints[node] = StoredCheckpoint(node, self.place)
+        part.above = self.by_id[node.id]
+        part.above.live += 1
+        self.by_id[part.id] = part
+        self.blocks += self._taken_by(node)
+        self._settle(part)
+
+    def drop_checkpoint(self, node: TreeNode) -> None:
+        """Drop what is stored of the checkpoint at a node's end, if anything."""
+        part = self.checkpoints.pop(node, None)
+        if part is None:
+            return
+        del self.by_id[part.id]
+        self.blocks -= self._taken_by(node)
+        if part.lock_ref:
+            self.locked -= self._taken_by(node)
+        path = self.sizes.path(path_tokens(node))
+        self.dropped.append(Blocks(node.namespace, path, self.floor(node.end)))
+        self.by_id[node.id].live -= 1
+        self.loose.append(node)
+        self._tidy(node)
+
+    def _taken_by(self, node: TreeNode) -> int:
+        """Blocks that a checkpoint at a node's end takes."""
+        return self.sizes.own(node.end) // self.block_tokens
+
     def drop_leaf(self, most: int) -> int:
-        """Drop up to `most` blocks off the end of the leaf that goes first; returns how many."""
+        """Drop up to `most` blocks off the end of the leaf that goes first, or more: a whole
+        checkpoint; returns how many.
+        """
         if self._ordered_by is not self._tree_order.policy:
             self._ordered_by = self._tree_order.policy
             self.order.rebuild(self.by_id.values())
@@ -160,6 +217,9 @@ class StoredParts(TreeObserver):
         if part is None:
             return 0
         node, before = part.node, self.blocks
+        if isinstance(part, StoredCheckpoint):
+            self.drop_checkpoint(node)
+            return before - self.blocks
         end = self.end(node)
         self.drop_after(node, max(end - most * self.block_tokens, node.start))
         return before - self.blocks
@@ -167,9 +227,15 @@ class StoredParts(TreeObserver):
     def drop_after(self, node: TreeNode, position: int) -> None:
         """Drop all blocks that end after `position` (in the node, from the root) in it or below."""
         for below in reversed(list(self._stored_below(node))):
+            self.drop_checkpoint(below)
             self._drop(below, below.start)
+        if node.end > position:
+            self.drop_checkpoint(node)
         self._drop(node, position)
-        # What is left behind the last block of a node without stored children is of no block.
+        self._tidy(node)
+
+    def _tidy(self, node: TreeNode) -> None:
+        """Drop what is left behind the last block of a node without stored children."""
         for at in upward(node):
             part = self.by_id.get(at.id)
             if at.is_root or (part is not None and part.live):
@@ -179,8 +245,10 @@ class StoredParts(TreeObserver):
                 self._settle(self.by_id[at.id])
                 return
 
-    def lock(self, node: TreeNode) -> StoredPart:
-        """Keep the stored tokens of a path from being dropped for others."""
+    def lock(self, node: TreeNode, *, checkpoint: bool = False) -> StoredPart:
+        """Keep the stored tokens of a path, and the checkpoint at its end, from being dropped for
+        others.
+        """
         for at in upward(node):
             if at.is_root:
                 break
@@ -190,11 +258,23 @@ class StoredParts(TreeObserver):
             part.lock_ref += 1
         held = self.by_id[node.id]
         held.held += 1
-        return held
+        if not checkpoint:
+            return held
+        end = self.checkpoints[node]
+        if not end.lock_ref:
+            self.locked += self._taken_by(node)
+        end.lock_ref += 1
+        return end
 
     def unlock(self, held: StoredPart) -> TreeNode | None:
         """Undo `lock`; returns the node where it ends by now, None when all of it is gone."""
         part: StoredPart | None = held
+        if isinstance(held, StoredCheckpoint):
+            part = held.above
+            held.lock_ref -= 1
+            if not held.lock_ref and self.by_id.get(held.id) is held:
+                self.locked -= self._taken_by(held.node)
+                self._settle(held)
         while part is not None and self.by_id.get(part.id) is not part:
             part = part.above
         if part is None:
@@ -213,9 +293,9 @@ class StoredParts(TreeObserver):
     # What the tree says about its shape
 
     def keeps_end(self, node: TreeNode) -> bool:
-        """Whether a lock ends at what is stored of a node."""
+        """Whether a lock ends at what is stored of a node, or a checkpoint does."""
         part = self.by_id.get(node.id)
-        return part is not None and part.held > 0
+        return part is not None and (part.held > 0 or node in self.checkpoints)
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
         part = self.by_id.get(node.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSlots
 from radixlm.cache.places.stored_parts import Blocks, StoredParts, path_tokens
 from radixlm.cache.radix.node import TreeNode, path_slots, upward
@@ -33,8 +34,10 @@ class WriteQueue(TreeObserver):
         pool_tokens: int,
         windows: WindowSlots | None,
         window_blocks: int,
+        states: StateSlots | None = None,
     ) -> None:
         """window_blocks: how many blocks the last window takes."""
+        self._states = states
         self._windows = windows
         self._window_blocks = window_blocks
         self._tree = tree
@@ -57,19 +60,26 @@ class WriteQueue(TreeObserver):
         if policy == "off":
             return []
         if policy == "evict":
-            tree = self._tree
-            if tree.evictable_size + tree.protected_size <= self._full:
-                return []
-            return self._blocks(tree.order.first(_LOOKED_AT), n_tokens)
+            return self._blocks(self._going(), n_tokens)
         looked_at = list(islice(self._nodes, _LOOKED_AT))
         found_only = policy == "selective"
         return self._blocks(self._used_up(looked_at), n_tokens, found_only=found_only)
 
     def rest(self, n_tokens: int) -> list[Blocks]:
         """The same of all that is resident, what would be evicted last first. O(nodes)."""
+        if self._states is not None:
+            return self._blocks(list(self._states.at)[::-1], n_tokens)
         leaves = [node for node in self._tree.nodes() if node.resident and not node.live]
         leaves.sort(key=self._tree.order.policy.key, reverse=True)
         return self._blocks(leaves, n_tokens)
+
+    def _going(self) -> Iterator[TreeNode]:
+        """The nodes that are evicted next, where little room is left."""
+        tree, states = self._tree, self._states
+        if tree.evictable_size + tree.protected_size > self._full:
+            yield from tree.order.first(_LOOKED_AT)
+        if states is not None and states.usage().free <= (1 - FULL) * states.capacity:
+            yield from states.first(_LOOKED_AT)
 
     def _used_up(self, nodes: Iterable[TreeNode]) -> Iterator[TreeNode]:
         """The nodes; each leaves the queue when the next one is wanted."""
@@ -81,6 +91,8 @@ class WriteQueue(TreeObserver):
     def _blocks(
         self, nodes: Iterable[TreeNode], n_tokens: int, *, found_only: bool = False
     ) -> list[Blocks]:
+        if self._states is not None:
+            return self._checkpoints(self._states, nodes, n_tokens, found_only=found_only)
         floor, found = self._parts.floor, []
         ends: dict[TreeNode, int] = {}  # how far what was found reaches, at each node it touches
         for node in nodes:
@@ -104,6 +116,32 @@ class WriteQueue(TreeObserver):
                 ends.update((at, stop) for at in path)
             if stop < end or n_tokens < 0:
                 break  # the node is still the queue's first
+        return found
+
+    def _checkpoints(
+        self, states: StateSlots, nodes: Iterable[TreeNode], n_tokens: int, *, found_only: bool
+    ) -> list[Blocks]:
+        """The same, up to the last checkpoint of each path, since matches end nowhere else: all
+        that it needs, since a part is of no use. At least one, if n_tokens is not 0.
+        """
+        parts, found = self._parts, list[Blocks]()
+        ends: dict[TreeNode, int] = {}
+        taken = set[TreeNode]()
+        for node in nodes:
+            if n_tokens < 1:
+                break  # the node is still the queue's first
+            reach = self._nodes[node] if found_only else node.end
+            ending = (at for at in upward(node) if at in states.at and at.end <= reach)
+            last = next(ending, None)
+            if last is None or last in parts.checkpoints or last in taken:
+                continue
+            path = list(upward(last))
+            start = parts.floor(max(max(parts.end(at), ends.get(at, 0)) for at in path))
+            name = parts.sizes.path(path_tokens(last))
+            found.append(Blocks(last.namespace, name, start))
+            n_tokens -= name.size - start
+            ends.update((at, at.end) for at in path)
+            taken.add(last)
         return found
 
     def _without_windows(self, path: list[TreeNode], start: int, end: int) -> int:

@@ -19,11 +19,13 @@ from radixlm.models.families.gpt_oss import GptOss
 from radixlm.models.families.granite import Granite, GraniteMoe
 from radixlm.models.families.hunyuan import HunYuanDenseV1, HunYuanMoEV1
 from radixlm.models.families.internlm import InternLM3
+from radixlm.models.families.jamba import Jamba
 from radixlm.models.families.kimi_linear import KimiLinear
 from radixlm.models.families.lfm import Lfm2, Lfm2Moe
+from radixlm.models.families.lfm3 import Lfm3
 from radixlm.models.families.llama import Llama, Mistral
 from radixlm.models.families.llama4 import Llama4
-from radixlm.models.families.mamba import Mamba2Alone
+from radixlm.models.families.mamba import FalconMamba, Mamba2Alone, MambaAlone
 from radixlm.models.families.mamba_hybrids import Bamba, FalconH1, GraniteHybrid
 from radixlm.models.families.mimo import MiMoV2Flash
 from radixlm.models.families.minimax import MiniMaxM2
@@ -115,11 +117,15 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "mimo_v2_flash": MiMoV2Flash,
         "lfm2": Lfm2,
         "lfm2_moe": Lfm2Moe,
+        "lfm3": Lfm3,
         "bamba": Bamba,
         "granitemoehybrid": GraniteHybrid,
         "falcon_h1": FalconH1,
         "nemotron_h": NemotronH,
         "mamba2": Mamba2Alone,
+        "jamba": Jamba,
+        "mamba": MambaAlone,
+        "falcon_mamba": FalconMamba,
         "olmo_hybrid": OlmoHybrid,
         "kimi_linear": KimiLinear,
         **TEXTS,

@@ -1,11 +1,12 @@
-"""Mamba-2 in all layers, and nothing else: no attention, no MLP, no positions."""
+"""Mamba or Mamba-2 in all layers, and nothing else: no attention, no MLP, no positions."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from radixlm.layers.mamba1 import Mamba1Sizes
 from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.rotary import RopeConfig
 from radixlm.models.config_fields import Flag, Number, Size, supported, unsupported
@@ -28,6 +29,14 @@ def _unlimited(value: Any) -> Any:
 NoLimits = Annotated[Any, BeforeValidator(_unlimited), supported("0 and Infinity")]
 
 
+StepRank = Annotated[Size | Literal["auto"], supported('a positive integer, or "auto"')]
+
+
+def rank_of(said: int | Literal["auto"], hidden_size: int) -> int:
+    """The rank of steps."""
+    return -(-hidden_size // 16) if said == "auto" else said
+
+
 class StatesAlone(HFConfig):
     """The fields of models whose layers have states alone."""
 
@@ -41,7 +50,7 @@ class StatesAlone(HFConfig):
     use_bias: Flag
     use_conv_bias: Flag
 
-    def alone(self, state: MambaSizes) -> Traits:
+    def alone(self, state: Mamba1Sizes | MambaSizes) -> Traits:
         """The traits of a model of such layers."""
         layers, mixers = self.num_hidden_layers, tuple[Mixer, ...](("state",))
         return Traits(
@@ -71,3 +80,29 @@ class Mamba2Alone(StatesAlone):
         biases = self.use_bias, self.use_conv_bias
         sizes = heads, head, self.n_groups, self.state_size, self.conv_kernel
         return self.alone(mamba_sizes(MambaSizes(*sizes, *biases, "mixer"), "n_groups"))
+
+
+class MambaAlone(StatesAlone):
+    """Mamba."""
+
+    channels: Size | None = Field(None, validation_alias="intermediate_size")
+    expand: Size
+    time_step_rank: StepRank
+
+    def traits(self) -> Traits:
+        return self.alone(self.sizes())
+
+    def sizes(self) -> Mamba1Sizes:
+        """The sizes of a layer."""
+        inner = self.channels or self.expand * self.hidden_size
+        sizes = inner, self.state_size, rank_of(self.time_step_rank, self.hidden_size)
+        return Mamba1Sizes(*sizes, self.conv_kernel, self.use_bias, self.use_conv_bias, "mixer")
+
+
+class FalconMamba(MambaAlone):
+    """Falcon Mamba norms steps, keys and queries."""
+
+    mixer_rms_eps: Number
+
+    def sizes(self) -> Mamba1Sizes:
+        return super().sizes()._replace(norms="plain", eps=self.mixer_rms_eps)

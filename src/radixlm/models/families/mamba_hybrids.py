@@ -19,7 +19,7 @@ ConvWidth = Annotated[int, Field(strict=True, ge=2, le=64), supported("2 to 64")
 Never = Annotated[Literal[False], supported("false")]
 _KINDS: dict[str, Mixer] = {
     **dict.fromkeys(("conv", "mamba", "linear_attention"), "state"),
-    **dict.fromkeys(("attention", "full_attention"), "attention"),
+    **dict.fromkeys(("attention", "full_attention", "sliding_attention"), "attention"),
 }
 
 

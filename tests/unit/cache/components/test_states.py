@@ -244,10 +244,12 @@ def test_the_reason_of_a_cut_is_the_component_s_own() -> None:
     lease.release()
 
 
-def test_states_can_not_be_stored_yet() -> None:
+def test_states_of_no_size_can_not_be_stored() -> None:
     cache, _ = make()
-    with pytest.raises(ConfigError, match=r"can not be stored yet \(--host-kv-tokens, --disk"):
+    with pytest.raises(ConfigError, match=r"of no size, can not be stored \(--host-kv-tokens, --d"):
         cache.add_store(Place.DISK, 2, 8)
+    with pytest.raises(ConfigError, match=r"no checkpoint of states, which takes the room of 10"):
+        cache.add_store(Place.DISK, 2, 8, 4)
     assert cache.tiers == []
 
 

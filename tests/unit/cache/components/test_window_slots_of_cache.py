@@ -216,7 +216,7 @@ def test_a_match_from_before_a_window_is_there_again_is_found_anew() -> None:
     assert cache.windows is not None
     cache.windows.evict(cache.windows.evictable)
     cache.hold(key, None, 12)  # so that nothing is merged
-    reader = cache.hold(key, None, 12, 15)
+    reader = cache.hold_read(key, None, 12, 15)
     reader.extend(8)
     before = cache.match([*[1] * 20, 9])
     assert before.length == 0

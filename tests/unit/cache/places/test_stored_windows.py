@@ -85,7 +85,7 @@ def test_a_lease_for_copies_takes_window_slots_from_one_token_on() -> None:
     cache, _, windows = made()
     computed(cache, KEY[:12])
     windows.evict(windows.evictable)
-    lease = cache.hold(KEY[:32], None, 12, 25)
+    lease = cache.hold_read(KEY[:32], None, 12, 25)
     slots = lease.extend(20)
     assert slots is not None
     assert (windows.of[slots] >= 0).tolist() == [False] * 13 + [True] * 7
@@ -104,7 +104,7 @@ def test_a_window_that_was_read_is_handed_to_tokens_that_are_resident() -> None:
     computed(cache, KEY[:32])
     windows.evict(windows.evictable)
     assert cache.match(KEY).length == 0
-    lease = cache.hold(KEY[:32], None, 24, 26)
+    lease = cache.hold_read(KEY[:32], None, 24, 26)
     assert lease.extend(8) is not None
     lease.commit(32)
     lease.release()
@@ -118,7 +118,7 @@ def test_a_read_that_gets_no_room_is_no_use_of_windows(*, used: bool, left: list
     keys = KEY[:24], as_key(range(100, 124))
     for key in keys:
         computed(cache, key)
-    cache.hold(keys[0], None, 24, 18).release(used=used)
+    cache.hold_read(keys[0], None, 24, 18).release(used=used)
     windows.evict(19)
     assert [cache.match(key, max_match=24).length for key in keys] == left
 

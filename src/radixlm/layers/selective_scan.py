@@ -1,0 +1,69 @@
+"""The recurrence of Mamba (Gu and Dao, 2023): each channel has a state of its own, whose numbers
+fade by as much as the token's step in that channel says.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from radixlm.layers.step_states import StepStates
+
+# Tokens of which what fades and what is added is computed at once.
+_PIECE = 16
+
+
+class SelectiveInputs(NamedTuple):
+    """The inputs of tokens, float32. values, steps: (tokens, channels). queries, keys: (tokens,
+    key).
+    """
+
+    values: Tensor
+    steps: Tensor
+    queries: Tensor
+    keys: Tensor
+
+    def of(self, tokens: Tensor | slice) -> SelectiveInputs:
+        """Take those of some tokens."""
+        return SelectiveInputs(*(each[tokens] for each in self))
+
+    def changes(self, decay: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors by which each token fades a state, and what it adds: (tokens, channels, key)."""
+        added = (self.steps * self.values)[..., None] * self.keys[:, None]
+        return (self.steps[..., None] * decay).exp_(), added
+
+
+def through_channels_alone(
+    inputs: SelectiveInputs, decay: Tensor, layer: int, states: StepStates
+) -> Tensor:
+    """Take a step's tokens through the layer's states, which go on; gives what queries read,
+    (tokens, channels). decay: of a step of 1, logarithms, (channels, key).
+    """
+    made, kept, alone = torch.empty_like(inputs.values), states.matrices[layer], states.single
+    if alone.numel():
+        its = inputs.of(alone)
+        left, added = its.changes(decay)
+        after = added.addcmul_(kept[states.slots], left)
+        kept[states.slots] = after
+        made[alone] = (after @ its.queries[..., None])[..., 0]
+    for first, stop, _, slot in states.longer:
+        made[first:stop], kept[slot] = selective_scan(
+            inputs.of(slice(first, stop)), decay, kept[slot]
+        )
+    return made
+
+
+def selective_scan(inputs: SelectiveInputs, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Take the tokens of one row through its state (channels, key), one by one: wherever they are
+    cut, bits are the same. Gives what they read (tokens, channels), and the state after them.
+    """
+    made = []
+    for first in range(0, inputs.values.shape[0], _PIECE):
+        its = inputs.of(slice(first, first + _PIECE))
+        left, states = its.changes(decay)
+        for here, fading in zip(states, left, strict=True):
+            state = here.addcmul_(state, fading)
+        made.append((states @ its.queries[..., None])[..., 0])
+    return torch.cat(made), state

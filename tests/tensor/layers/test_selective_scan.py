@@ -1,0 +1,64 @@
+"""Mamba's scan against a loop over tokens in float64, and where its bits stay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from radixlm.layers.selective_scan import SelectiveInputs, selective_scan, through_channels_alone
+from radixlm.layers.step_states import StateRow, StepStates
+
+CHANNELS, KEY = 24, 6
+DECAY = -torch.linspace(0.01, 90.0, CHANNELS * KEY).view(CHANNELS, KEY)
+
+
+def made_up(count: int) -> SelectiveInputs:
+    draw = torch.Generator().manual_seed(count)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(count, *shape, generator=draw)
+
+    return SelectiveInputs(drawn(CHANNELS), drawn(CHANNELS).exp(), drawn(KEY), drawn(KEY))
+
+
+def by_token(inputs: SelectiveInputs, state: Tensor) -> tuple[Tensor, Tensor]:
+    read = []
+    for value, step, query, key in zip(*(each.double() for each in inputs), strict=True):
+        state = state * (step[:, None] * DECAY).exp() + (step * value)[:, None] * key
+        read.append(state @ query)
+    return torch.stack(read), state
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 50])
+def test_a_scan_equals_a_loop(count: int) -> None:
+    inputs = made_up(count)
+    state = torch.randn(CHANNELS, KEY, generator=torch.Generator().manual_seed(9))
+    read, after = selective_scan(inputs, DECAY, state)
+    expected, its = by_token(inputs, state.double())
+    assert (read - expected).abs().max() < 1e-4
+    assert (after - its).abs().max() < 1e-4
+
+
+def test_rows_of_one_token_and_of_several() -> None:
+    """Each goes on from the state in its slot."""
+    inputs, kept = made_up(21), torch.randn(4, CHANNELS, KEY)
+    rows = StateRow(0, 1, 7, 3), StateRow(1, 20, 0, 1), StateRow(20, 21, 9, 0)
+    before = kept.clone()
+    states = StepStates(rows, [torch.empty(0)], [kept])
+    read = through_channels_alone(inputs, DECAY, 0, states)
+    for first, stop, _, slot in rows:
+        expected, its = by_token(inputs.of(slice(first, stop)), before[slot].double())
+        assert (read[first:stop] - expected).abs().max() < 1e-4
+        assert (kept[slot] - its).abs().max() < 1e-4
+    assert torch.equal(kept[2], before[2])
+
+
+@pytest.mark.parametrize("cut", [1, 17, 32])
+def test_a_cut_leaves_the_bits_as_they_are(cut: int) -> None:
+    inputs, empty = made_up(50), torch.zeros(CHANNELS, KEY)
+    whole = selective_scan(inputs, DECAY, empty)
+    first, state = selective_scan(inputs.of(slice(cut)), DECAY, empty)
+    rest, state = selective_scan(inputs.of(slice(cut, None)), DECAY, state)
+    assert torch.equal(torch.cat((first, rest)), whole[0])
+    assert torch.equal(state, whole[1])

@@ -73,12 +73,11 @@ class DeltaSizes(NamedTuple):
         sizes = [self.key, self.key, repeats * self.value, repeats * self.value]
         kinds = [sizes, [repeats, repeats]]
         return {
-            name: _by_kind(its, self.keys)
-            for name, its in zip(self.projections, kinds, strict=True)
+            name: by_kind(its, self.keys) for name, its in zip(self.projections, kinds, strict=True)
         }
 
 
-def _by_kind(sizes: Sequence[int], heads: int) -> Tensor:
+def by_kind(sizes: Sequence[int], heads: int) -> Tensor:
     """List where rows stand that are stored head by head, each with `sizes` of every kind."""
     by_head = torch.arange(heads * sum(sizes)).view(heads, -1)
     return torch.cat([part.flatten() for part in by_head.split_with_sizes(list(sizes), 1)])

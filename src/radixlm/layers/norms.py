@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -57,6 +58,26 @@ class GatedNorm:
         yield "norm.weight", self.norm.weight
         yield "W_down.weight", self.down
         yield "W_up.weight", self.up
+
+
+class KeptNorm:
+    """RMSNorm whose result, multiplied by a factor, takes the place of x, too."""
+
+    is_compiled = False
+
+    def __init__(self, size: int, factor: float, eps: float, options: TensorOptions) -> None:
+        self._norm, self._factor = RMSNorm(size, eps, options), factor
+
+    def __call__(
+        self, x: Tensor, added: Tensor | None = None, _out: Tensor | None = None
+    ) -> Tensor:
+        """(tokens, size), and what is added to it -> the same, new."""
+        normed = self._norm(x, added)
+        torch.mul(normed, self._factor, out=x)
+        return normed
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        return self._norm.named_weights()
 
 
 class NoNorm:

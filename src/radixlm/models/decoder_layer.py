@@ -182,8 +182,8 @@ class DecoderLayer:
         before = names.attention if self._mixes else ""
         after = names.mlp if self.mlp is not None else ""
         chosen = isinstance(self.mlp, ExpertMLP)
-        self.attention_norm = norm_before(config, before, options, gated=True)
-        self.mlp_norm = norm_before(config, after, options, gated=chosen)
+        self.attention_norm = norm_before(config, before, options, place=0, gated=True)
+        self.mlp_norm = norm_before(config, after, options, place=1, gated=chosen)
         self.after_attention, self.after_mlp = (
             make_norm(config, options) if name else None
             for name in (names.after_attention, names.after_mlp)

@@ -27,8 +27,8 @@ FLOATS = ("F32", "BF16", "F16", "F64")
 # Tensors without a part in the next token: buffers that the config implies, scales of a cache in 8
 # bits, heads of training, layers that propose further tokens.
 _STRAY = re.compile(
-    r"(.*\.)?(rotary_emb\.\w+|[kvq]_scale|kv_scale|position_ids|masked_bias)"
-    r"|(model\.)?(mtp|v_head|value_head)\..*"
+    r"(.*\.)?(rotary_emb\.\w+|[kvq]_scale|kv_scale|position_ids|masked_bias"
+    r"|slope_rate|(query|key|diagonal)_decay)|(model\.)?(mtp|v_head|value_head)\..*"
 )
 
 # What models of states alone call a decoder, and Nemotron-H.

@@ -11,6 +11,7 @@ from radixlm.layers.gated_delta import DeltaSizes
 from radixlm.layers.grouped_router import GroupedRouting
 from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.kimi_delta import KimiSizes
+from radixlm.layers.lightning import LightningSizes
 from radixlm.layers.mamba1 import Mamba1Sizes
 from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.mlps import Clamped
@@ -24,6 +25,7 @@ class Norms(NamedTuple):
     kind: by root mean square, or by mean and variance. bias: they have one. base: what is added to
     their stored weights. mlp is left empty where attention and MLP are parallel. last: that after
         all layers. gates: numbers between, of those before attention and experts, see `GatedNorm`.
+    kept: factors of those before attention and the MLP, see `KeptNorm`; empty: they are plain.
     """
 
     attention: str = "input_layernorm"
@@ -35,6 +37,7 @@ class Norms(NamedTuple):
     base: float = 0.0
     last: str = "norm"
     gates: int = 0
+    kept: tuple[float, ...] = ()
 
 
 class QueryKeyNorms(NamedTuple):
@@ -93,6 +96,7 @@ class Experts(NamedTuple):
     beside: bool = False
 
 
+StateSizes = DeltaSizes | KimiSizes | LightningSizes | Mamba1Sizes | MambaSizes | ConvSizes
 # What a layer has before its MLP.
 Mixer = Literal["attention", "state", "both", "none"]
 
@@ -170,7 +174,7 @@ class Traits(NamedTuple):
     value_norm: bool = False
     layer_inputs: int = 0
     layer_scale: bool = False
-    state: DeltaSizes | KimiSizes | Mamba1Sizes | MambaSizes | ConvSizes | None = None
+    state: StateSizes | None = None
     mixers: tuple[Mixer, ...] = ()
     state_norms: Norms | None = None
     mlps: tuple[bool, ...] = ()

@@ -191,6 +191,10 @@ def test_heads_are_those_of_the_layer_that_is_read(tmp_path: Path) -> None:
             load_config(folder)
 
 
+def test_minimax_turns_what_its_rotary_dim_says() -> None:
+    assert of("minimax", num_local_experts=6, rotary_dim=8).rope.share == 0.5
+
+
 def test_mistral_4_turns_the_part_that_its_sizes_say() -> None:
     sizes = {"kv_lora_rank": 24, "q_lora_rank": 20, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16}
     rope = {"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 256}

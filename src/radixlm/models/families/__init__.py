@@ -29,7 +29,7 @@ from radixlm.models.families.llama4 import Llama4
 from radixlm.models.families.mamba import FalconMamba, Mamba2Alone, MambaAlone
 from radixlm.models.families.mamba_hybrids import Bamba, FalconH1, GraniteHybrid
 from radixlm.models.families.mimo import MiMoV2Flash
-from radixlm.models.families.minimax import MiniMaxM2
+from radixlm.models.families.minimax import MiniMaxM2, MiniMaxText
 from radixlm.models.families.mistral import Ministral3, Mistral4
 from radixlm.models.families.mixtral import Mixtral
 from radixlm.models.families.nemotron import Nemotron
@@ -129,6 +129,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "falcon_mamba": FalconMamba,
         "olmo_hybrid": OlmoHybrid,
         "kimi_linear": KimiLinear,
+        "minimax": MiniMaxText,
         "deepseek_v32": DeepseekV32,
         "glm_moe_dsa": GlmMoeDsa,
         "axk2": AXK2,

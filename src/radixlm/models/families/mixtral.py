@@ -7,12 +7,13 @@ from radixlm.models.hf_config import HFConfig
 from radixlm.models.traits import Experts, Traits
 
 
-class Mixtral(HFConfig):
-    num_experts_per_tok: Size
-    sliding_window: Size | None = None
+class ChosenExperts(HFConfig):
+    """Experts by Mixtral's fields and names."""
 
-    def traits(self) -> Traits:
-        experts = Experts(
+    num_experts_per_tok: Size
+
+    def experts(self) -> Experts:
+        return Experts(
             self.num_experts,
             self.num_experts_per_tok,
             self.intermediate_size,
@@ -20,5 +21,11 @@ class Mixtral(HFConfig):
             gate_up=("experts.{}.w1", "experts.{}.w3"),
             down="experts.{}.w2",
         )
+
+
+class Mixtral(ChosenExperts):
+    sliding_window: Size | None = None
+
+    def traits(self) -> Traits:
         windows = (self.sliding_window,) * self.num_hidden_layers
-        return Traits(windows=windows, mlp="block_sparse_moe", experts=experts)
+        return Traits(windows=windows, mlp="block_sparse_moe", experts=self.experts())

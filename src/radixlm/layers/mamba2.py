@@ -27,6 +27,7 @@ class MambaSizes(NamedTuple):
     heads, head: of values, and their size. groups: heads of queries and keys, each that of several
     heads in a row. key: their size. width: of the convolution. bias, conv_bias: what adds one.
     norm: of each group of what is read, once gates have multiplied it, or before, or none.
+    eps: its; 0: the model's.
     """
 
     heads: int
@@ -38,6 +39,7 @@ class MambaSizes(NamedTuple):
     conv_bias: bool
     place: str = "mamba"
     norm: GateNorm = "after"
+    eps: float = 0.0
 
     @property
     def channels(self) -> int:
@@ -78,7 +80,7 @@ class Mamba2:
         self._scan = Scan(shape, options, self.skip)
         self.norm = options.empty(inner)
         groups = sizes.groups, inner // sizes.groups
-        self._gate = OutputGate(groups, self.norm, sizes.norm, eps, options)
+        self._gate = OutputGate(groups, self.norm, sizes.norm, sizes.eps or eps, options)
         self.output = Linear(inner, {"out_proj": hidden}, options, bias=sizes.bias)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:

@@ -28,7 +28,14 @@ def _relu2(x: Tensor) -> Tensor:
     return functional.relu(x).square_()
 
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType({**GATES, "relu2": _relu2})
+def _gelu(x: Tensor) -> Tensor:
+    """Rows that lie apart torch computes with other bits than one alone."""
+    return functional.gelu(x.contiguous())
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {**GATES, "gelu": _gelu, "relu2": _relu2}
+)
 
 
 class Clamped(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
 
 import torch
@@ -22,6 +22,7 @@ from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.models.decoder_layer import DecoderLayer, under
 from radixlm.models.layer_norms import make_norm
 from radixlm.models.model_config import ModelConfig
+from radixlm.models.shared_blocks import block_uses
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import Choose, GemmShape
 
@@ -56,7 +57,8 @@ class CausalLM:
         self.rotaries = [Rotary(*kind, config.context_length, options) for kind in kinds]
         self._turning = [kinds.index(its) for its in turned]
         self.layers = [
-            DecoderLayer(config, layer, options, split) for layer in range(config.n_layers)
+            DecoderLayer(config, layer, options, split, block)
+            for layer, block in enumerate(block_uses(config, options))
         ]
         self.inputs: LayerInputs | None = None
         if config.traits.layer_inputs:
@@ -92,12 +94,14 @@ class CausalLM:
         if traits.embedding != 1:
             hidden.mul_(traits.embedding)
         rotations = self._rotations(positions, at)
-        given = repeat(None) if self.inputs is None else self.inputs(token_ids, hidden)
+        given: Iterable[Tensor] = repeat(hidden.clone() if traits.shared else hidden)
+        if self.inputs is not None:
+            given = self.inputs(token_ids, hidden)
 
         def through() -> Tensor | None:
             part: Tensor | None = None
             for layer, kind, its in zip(self.layers, self._turning, given, strict=False):
-                part = layer(hidden, part, rotations[kind], attend, at, multiply, its, states)
+                part = layer(hidden, its, part, rotations[kind], attend, at, multiply, states)
             return part
 
         if few is not None and isinstance(attend, CpuAttention):

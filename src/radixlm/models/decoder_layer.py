@@ -23,6 +23,7 @@ from radixlm.models.latent_projections import LatentProjections
 from radixlm.models.layer_norms import make_norm, norm_before
 from radixlm.models.layer_parts import StateLayer, make_beside, make_mlp, make_state
 from radixlm.models.model_config import ModelConfig
+from radixlm.models.shared_blocks import BlockUse
 from radixlm.products.compiled import TensorOptions
 
 NamedWeights = Iterator[tuple[str, Tensor]]
@@ -147,7 +148,7 @@ class DecoderLayer:
     """x + attention(norm(x)), then x + mlp(norm(x)); or both at once, x + attention(y) + mlp(y) of
     y = norm(x). What they give may have a norm, too. At the end x may take in a third part, of the
     layer's input, and be multiplied. split: config is that of this rank's part, and what attention
-    and MLP give is added up over all ranks.
+    and MLP give is added up over all ranks. block: gives a summand of a state's input alone.
     """
 
     def __init__(
@@ -156,13 +157,15 @@ class DecoderLayer:
         layer: int,
         options: TensorOptions,
         split: Split | None = None,
+        block: BlockUse | None = None,
     ) -> None:
         config = config.of_layer(layer)
         self._traits = traits = config.traits
         names, mixer = traits.norms, config.mixers[layer]
         self._reduce = None if split is None else split.reduce
         self.attention: SelfAttention | LatentProjections | None = None
-        if mixer in ("attention", "both"):
+        self.block = block
+        if mixer in ("attention", "both") and block is None:
             self.attention = (
                 SelfAttention(config, layer, options, split)
                 if traits.latents is None
@@ -203,26 +206,26 @@ class DecoderLayer:
     def __call__(
         self,
         hidden: Tensor,
+        given: Tensor,
         part: Tensor | None,
         rotation: Rotation,
         attend: Attend,
         at: StepBuffers = ANYWHERE,
         multiply: Multiply = Linear.__call__,
-        given: Tensor | None = None,
         states: StepStates = NO_STATES,
     ) -> Tensor | None:
         """Take `part`, which the layer before computed, into `hidden` (tokens, hidden_size), in
         place; the same for attention's. Returns the MLP's part, for the next to take in: a norm
-        adds on the way. at: where it computes, if it is compiled. multiply: what computes products,
-        but for those of experts. given: the layer's input, (tokens, traits.layer_inputs). states:
-        of the step's rows.
+        adds on the way. given: the layer's input, (tokens, traits.layer_inputs), or of a block what
+        tokens began with. at: where it computes, if it is compiled. multiply: what computes
+        products, but for those of experts. states: of the step's rows.
         """
         if self._mixes:
             normed = self.attention_norm(hidden, part, at.normed)
-            mixed = [] if self.state is None else [self.state(normed, states, multiply)]
-            if self.attention is not None:
-                mixed.append(self.attention(normed, rotation, attend, at, multiply))
-            part = mixed[0] if len(mixed) == 1 else mixed[0].add_(mixed[1])
+            if self.block is not None:
+                added = self.block(hidden, given, rotation, attend, multiply)
+                normed = self.attention_norm(added.add_(hidden))
+            part = self._mixed(normed, rotation, attend, at, multiply, states)
             if self._parallel and self.mlp is not None:
                 part = self.mlp(normed, multiply=multiply).add_(part)
             if self._reduce is not None:
@@ -242,10 +245,24 @@ class DecoderLayer:
         if self.scale is None:
             return part
         hidden.add_(part)
-        if self.input is not None and given is not None:
+        if self.input is not None:
             hidden.add_(self.input(hidden, given))
         hidden.mul_(self.scale)
         return None
+
+    def _mixed(
+        self,
+        normed: Tensor,
+        rotation: Rotation,
+        attend: Attend,
+        at: StepBuffers,
+        multiply: Multiply,
+        states: StepStates,
+    ) -> Tensor:
+        mixed = [] if self.state is None else [self.state(normed, states, multiply)]
+        if self.attention is not None:
+            mixed.append(self.attention(normed, rotation, attend, at, multiply))
+        return mixed[0] if len(mixed) == 1 else mixed[0].add_(mixed[1])
 
     def _mixers(self) -> Iterator[tuple[str, SelfAttention | LatentProjections | StateLayer]]:
         """List what is before the MLP, and where its names begin."""
@@ -268,7 +285,7 @@ class DecoderLayer:
                 yield f"{place}.", linear
         for place, linear in () if self.mlp is None else self.mlp.linears():
             yield joined(self._traits.mlp, place), linear
-        for part in (self.beside, self.input):
+        for part in (self.block, self.beside, self.input):
             if part is not None:
                 yield from part.linears()
 
@@ -284,7 +301,7 @@ class DecoderLayer:
             yield from under(self._traits.mlp, self.mlp.named_weights())
         if self.after_mlp is not None:
             yield from under(names.after_mlp, self.after_mlp.named_weights())
-        for part in (self.beside, self.input):
+        for part in (self.block, self.beside, self.input):
             if part is not None:
                 yield from part.named_weights()
         if self.scale is not None:

@@ -56,6 +56,12 @@ def make_mlp(config: ModelConfig, layer: int, options: TensorOptions) -> MLP | E
     chosen = experts is not None and not experts.beside
     if experts is not None and chosen and (not experts.layers or experts.layers[layer]):
         return _experts(config, experts, options)
+    return plain_mlp(config, options)
+
+
+def plain_mlp(config: ModelConfig, options: TensorOptions) -> MLP:
+    """Make an MLP that all tokens take."""
+    traits = config.traits
     return MLP(
         config.hidden_size,
         config.intermediate_size,

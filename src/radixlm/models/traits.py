@@ -97,6 +97,20 @@ class Experts(NamedTuple):
 
 
 StateSizes = DeltaSizes | KimiSizes | LightningSizes | Mamba1Sizes | MambaSizes | ConvSizes
+
+
+class SharedBlocks(NamedTuple):
+    """Blocks of attention and an MLP before the states of layers that have both, see `BlockUse`.
+
+    number: of blocks, which those layers use in turn. rank: of what each layer adds to the MLP's
+    first product, and in_attention to queries, keys and values; 0: nothing.
+    """
+
+    number: int
+    rank: int = 0
+    in_attention: bool = False
+
+
 # What a layer has before its MLP.
 Mixer = Literal["attention", "state", "both", "none"]
 
@@ -181,4 +195,5 @@ class Traits(NamedTuple):
     renamed: tuple[tuple[str, str], ...] = ()
     gated_queries: bool = False
     head_gates: str = ""
+    shared: SharedBlocks | None = None
     factors: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()

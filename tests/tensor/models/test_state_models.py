@@ -57,6 +57,15 @@ def logits(model: CausalLM, token_ids: Tensor = TOKENS) -> Tensor:
         ("mamba", {"time_step_rank": "auto", "use_bias": True, "use_conv_bias": False}),
         ("jamba", {"num_experts": 1, "mamba_proj_bias": True}),
         ("falcon_h1", {"mamba_norm_before_gate": False, "mlp_bias": True}),
+        (
+            "zamba2",
+            {
+                "use_shared_attention_adapter": False,
+                "num_key_value_heads": 2,
+                "add_bias_linear": True,
+                "use_mem_rope": False,
+            },
+        ),
         ("lfm2", {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
         ("bamba", {"mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_n_groups": 1}),
         ("granitemoehybrid", {"num_local_experts": 0, "position_embedding_type": "rope"}),
@@ -209,6 +218,9 @@ def test_no_positions_where_rope_theta_is_null(tmp_path: Path) -> None:
         ("mamba2", {"expand": 3}, "'num_heads' is 8.* 192 / head_dim"),
         ("nemotron_h", {"layers_block_type": ["linear_attention", "?"]}, "layers_block_type"),
         ("nemotron_h", {"mlp_bias": True}, "'mlp_bias' is True.* false"),
+        ("zamba2", {"n_mamba_heads": 7}, "'n_mamba_heads' is 7.* a divisor of 128"),
+        ("zamba2", {"layers_block_type": ["hybrid"]}, "one for each of 5 layers"),
+        ("zamba2", {"use_long_context": True}, "'use_long_context' is True.* false"),
         ("kimi_linear", {"mla_use_nope": False}, "'mla_use_nope' is False.* true"),
     ],
 )
@@ -246,3 +258,12 @@ def test_experts_in_one_tensor_or_each_by_itself(tmp_path: Path) -> None:
         weights[f"{place}down_proj"] = torch.stack([its[2] for its in each])
     save_file(weights, file, metadata={"format": "pt"})
     assert torch.equal(logits(load(folder)), expected)
+
+
+def test_blocks_that_layers_share_are_in_memory_once(tmp_path: Path) -> None:
+    """And are packed once, with the first layer that uses them."""
+    model = load(make_checkpoint(tmp_path, "zamba2"))
+    places = [place for place, _ in model.linears() if place.endswith("shared.self_attn.")]
+    assert places == [f"model.layers.{n}.shared.self_attn." for n in (1, 1, 2, 2)]
+    held = {id(linear) for _, linear in model.linears()}
+    assert len(held) == len([*model.linears()])

@@ -44,6 +44,7 @@ from radixlm.models.families.seed import SeedOss
 from radixlm.models.families.smollm import SmolLM3
 from radixlm.models.families.stablelm import StableLM
 from radixlm.models.families.starcoder import Starcoder2
+from radixlm.models.families.zamba2 import Zamba2
 from radixlm.models.hf_config import HFConfig
 
 # Texts of models of more than text, like those of families of text alone.
@@ -128,6 +129,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "mamba": MambaAlone,
         "falcon_mamba": FalconMamba,
         "olmo_hybrid": OlmoHybrid,
+        "zamba2": Zamba2,
         "kimi_linear": KimiLinear,
         "minimax": MiniMaxText,
         "deepseek_v32": DeepseekV32,

@@ -181,8 +181,10 @@ class StateSlots(Component, TreeObserver):
         as are looked for at once. Raises CacheError.
         """
         while True:
+            if not self._to_go:  # what raises one's worth later keeps it
+                self._to_go = self._least(1 + self.capacity // _AT_ONCE)[::-1]
             if not self._to_go:
-                self._look_for_some()
+                raise CacheError("all checkpoints of states are locked")
             worth, slot = self._to_go.pop()
             node = self._node.get(slot)
             if node is not None and not self.locks[slot] and self.worth(slot) <= worth:
@@ -195,15 +197,12 @@ class StateSlots(Component, TreeObserver):
 
     def first(self, most: int) -> list[TreeNode]:
         """The nodes of up to `most` unlocked checkpoints, those that are worth least first."""
-        slots = [slot for slot in self._node if not self.locks[slot]]
-        return [self._node[slot] for slot in nsmallest(most, slots, key=self.worth)]
+        return [self._node[slot] for _, slot in self._least(most)]
 
-    def _look_for_some(self) -> None:
-        """Find those that go next. What raises one's worth later keeps it."""
-        worths = [(self.worth(slot), slot) for slot in self._node if not self.locks[slot]]
-        if not worths:
-            raise CacheError("all checkpoints of states are locked")
-        self._to_go = nsmallest(1 + self.capacity // _AT_ONCE, worths)[::-1]
+    def _least(self, most: int) -> list[tuple[float, int]]:
+        """The worths and slots of these. O(capacity)."""
+        worths = ((self.worth(slot), slot) for slot in self._node if not self.locks[slot])
+        return nsmallest(most, worths)
 
     def last_use(self, slot: int) -> float:
         """The use of a checkpoint that was the last, as uses are counted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 import numpy as np
@@ -58,6 +59,17 @@ def test_what_is_stored_can_be_gone_on_from_where_a_checkpoint_is() -> None:
     assert tier.length_of(KEY, None) == 12
     assert tier.usage().evictable == (3 + 2 * (1 + STATE)) * B  # three of tokens, two of a rest
     check(cache)
+
+
+def test_as_many_checkpoints_of_one_path_go_as_there_are() -> None:
+    count = sys.getrecursionlimit() + 1
+    _, tier = make(blocks=5 * count)
+    key = as_key(range(count * B))
+    for end in range(B, key.size + 1, B):
+        stored(tier, end, key)
+    assert tier.restorable(key, None) == key.size
+    tier.gone(key, None, 0)
+    assert tier.usage().free == tier.capacity
 
 
 def test_room_is_made_by_whole_checkpoints() -> None:

@@ -181,10 +181,8 @@ class StateSlots(Component, TreeObserver):
         as are looked for at once. Raises CacheError.
         """
         while True:
-            if not self._to_go:  # what raises one's worth later keeps it
-                self._to_go = self._least(1 + self.capacity // _AT_ONCE)[::-1]
             if not self._to_go:
-                raise CacheError("all checkpoints of states are locked")
+                self._look_for_some()
             worth, slot = self._to_go.pop()
             node = self._node.get(slot)
             if node is not None and not self.locks[slot] and self.worth(slot) <= worth:
@@ -195,12 +193,18 @@ class StateSlots(Component, TreeObserver):
         self._tree.changed(node)
         self._tree.merge(node)
 
-    def first(self, most: int) -> list[TreeNode]:
-        """The nodes of up to `most` unlocked checkpoints, those that are worth least first."""
-        return [self._node[slot] for _, slot in self._least(most)]
+    def _look_for_some(self) -> None:
+        """Find those that go next. What raises one's worth later keeps it."""
+        self._to_go = self._worst(1 + self.capacity // _AT_ONCE)[::-1]
+        if not self._to_go:
+            raise CacheError("all checkpoints of states are locked")
 
-    def _least(self, most: int) -> list[tuple[float, int]]:
-        """The worths and slots of these. O(capacity)."""
+    def first(self, most: int) -> list[TreeNode]:
+        """The nodes of up to `most` unlocked checkpoints, those that go first first."""
+        return [self._node[slot] for _, slot in self._worst(most)]
+
+    def _worst(self, most: int) -> list[tuple[float, int]]:
+        """Unlocked checkpoints that are worth least: (worth, slot)."""
         worths = ((self.worth(slot), slot) for slot in self._node if not self.locks[slot])
         return nsmallest(most, worths)
 

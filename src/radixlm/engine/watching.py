@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from radixlm.cache import RadixCache
-from radixlm.cache.components.states import StateSlots
 from radixlm.cache.radix.tree_stats import Changes
 from radixlm.core.clock import Clock
 from radixlm.core.errors import CacheError, NodeGoneError
@@ -126,8 +125,7 @@ class Watching:
     ) -> None:
         self._tree = cache.tree
         windows = None if cache.windows is None else cache.windows.of
-        states = (each.at for each in cache.components if isinstance(each, StateSlots))
-        self._beside = windows, next(states, ())
+        self._beside = windows, () if cache.states is None else cache.states.at
         self._changes = Changes()
         self._scheduler = scheduler
         self._journal = journal

@@ -140,7 +140,8 @@ def surveyed(
     have, by safetensors' names; empty: any.
 
     Where there is an index, a tensor is in the shard that this names. Raises CheckpointError for
-    missing, unreadable or truncated files, files outside of the folder, and tensors of other types.
+    missing, unreadable or truncated files, files outside of the folder, tensors of other types, and
+    two of one weight.
     """
     found: dict[str, StoredTensor] = {}
     stray = []
@@ -152,6 +153,9 @@ def surveyed(
                 if not name or _STRAY.fullmatch(name):
                     stray.append(stored)
                 elif indexed is None or indexed.get(stored) == shard:
+                    if name in found and found[name].name != stored:
+                        both = f"{found[name].name!r} and {stored!r}"
+                        raise CheckpointError(f"tensors {both} are the same weight")
                     found[name] = _stored(shard, stored, file.get_slice(stored), dtypes)
     # Those of shards that have no text, which are not opened.
     read = {*stray, *(its.name for its in found.values())}

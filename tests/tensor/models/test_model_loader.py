@@ -146,6 +146,12 @@ def test_unexpected_tensor(single: Path) -> None:
         load(single)
 
 
+def test_one_weight_by_two_names(single: Path) -> None:
+    edit(single, lambda its: its.update({"backbone.norm.weight": its["model.norm.weight"].clone()}))
+    with pytest.raises(CheckpointError, match=r"'backbone.norm.weight' and 'model.norm.weight'"):
+        load(single)
+
+
 def test_wrong_shape_names_both(single: Path) -> None:
     edit(single, lambda tensors: tensors.update({"model.norm.weight": torch.zeros(63)}))
     with pytest.raises(CheckpointError, match=r"model\.norm\.weight.*\(63,\).*\(64,\)"):

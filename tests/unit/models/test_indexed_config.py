@@ -91,6 +91,7 @@ def test_ax_k2_without_groups_and_with() -> None:
         (GLM | {"indexer_types": ["shared"] * 8}, "indexer_types", "the first full"),
         (GLM | {"indexer_types": ["full"] * 7}, "indexer_types", "each of 8 layers"),
         (GLM | {"index_topk_pattern": "FFXXFSSS"}, "index_topk_pattern", "full or shared"),
+        (GLM | {"index_topk_freq": 4, "index_skip_topk_offset": 0}, "index_skip_topk_offset", "0"),
     ],
 )
 def test_contradictions_name_field_and_value(

@@ -9,8 +9,9 @@ _FADES = 0.995
 # What is expected before anything is counted, and as how many that counts.
 _EXPECTED_OF_ENDS, _EXPECTED_ON_THE_WAY, _PRIOR = 0.5, 0.05, 5.0
 _END, _BRANCH = 0, 1
-# Distances to where a way ends, in tokens, by powers of two from the first on.
+# Distances to where a way ends, in tokens, by powers of two from the first on; the last has no end.
 _NEAR, _DISTANCES = 64, 8
+_FAR = _NEAR << _DISTANCES - 2
 _KINDS = 2 + _DISTANCES
 _MOST_USES = 2
 
@@ -38,7 +39,7 @@ class ReuseChances:
             counts[:] = [_FADES * count for count in counts]
 
     def of(self, node: TreeNode, uses: int) -> float:
-        """The chance of one. O(nodes on its way)."""
+        """The chance of one. O(nodes on its way, as far as distances differ)."""
         alike = _alike(node, uses)
         used, gone = self._used[alike], self._gone[alike]
         ends = alike % _KINDS in (_END, _BRANCH)
@@ -56,6 +57,6 @@ def _kind(node: TreeNode) -> int:
     if len(node.children) > 1:
         return _BRANCH
     at = node
-    while len(at.children) == 1:
+    while at.end - node.end < _FAR and len(at.children) == 1:
         (at,) = at.children.values()
     return 2 + min(((at.end - node.end) // _NEAR).bit_length(), _DISTANCES - 1)

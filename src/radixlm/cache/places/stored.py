@@ -78,7 +78,8 @@ class StoredTier:
         self._window_blocks = -(-seen // block_tokens)
         self._parts = StoredParts(place, tree.order, self.sizes, tree.stored_changed)
         of_windows = windows, self._window_blocks
-        self.queue = WriteQueue(tree, self._parts, pool_tokens, *of_windows, states)
+        rooms = pool_tokens, self.capacity
+        self.queue = WriteQueue(tree, self._parts, *rooms, *of_windows, states)
         self._private = 0
         tree.watch(self._parts)
 

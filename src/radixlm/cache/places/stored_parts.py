@@ -333,11 +333,14 @@ class StoredParts(TreeObserver):
 
     def _stored_below(self, node: TreeNode) -> Iterator[TreeNode]:
         """Nodes below with stored tokens, parents first. O(these and their children)."""
-        part = self.by_id.get(node.id)
-        for child in node.children.values() if part is not None and part.live else ():
-            if child.id in self.by_id:
-                yield child
-                yield from self._stored_below(child)
+        ends = [node]
+        while ends:
+            at = ends.pop()
+            part = self.by_id.get(at.id)
+            for child in at.children.values() if part is not None and part.live else ():
+                if child.id in self.by_id:
+                    yield child
+                    ends.append(child)
 
     def _drop(self, node: TreeNode, position: int) -> None:
         last, first = self.floor(self.end(node)), self.floor(position)

@@ -32,16 +32,19 @@ class WriteQueue(TreeObserver):
         tree: RadixTree,
         parts: StoredParts,
         pool_tokens: int,
+        capacity: int,
         windows: WindowSlots | None,
         window_blocks: int,
         states: StateSlots | None = None,
     ) -> None:
-        """window_blocks: how many blocks the last window takes."""
+        """capacity: tokens that the place has room for. window_blocks: how many blocks the last
+        window takes.
+        """
         self._states = states
         self._windows = windows
         self._window_blocks = window_blocks
         self._tree = tree
-        self._parts = parts
+        self._parts, self._capacity = parts, capacity
         self._full = FULL * pool_tokens
         self._nodes: dict[TreeNode, int] = {}
         tree.watch(self)
@@ -121,8 +124,9 @@ class WriteQueue(TreeObserver):
     def _checkpoints(
         self, states: StateSlots, nodes: Iterable[TreeNode], n_tokens: int, *, found_only: bool
     ) -> list[Blocks]:
-        """The same, up to the last checkpoint of each path, since matches end nowhere else: all
-        that it needs, since a part is of no use. At least one, if n_tokens is not 0.
+        """The same, up to the last checkpoint of each path that the place could hold, since matches
+        end nowhere else: all that it needs, since a part is of no use. At least one, if n_tokens is
+        not 0.
         """
         parts, found = self._parts, list[Blocks]()
         ends: dict[TreeNode, int] = {}
@@ -132,7 +136,8 @@ class WriteQueue(TreeObserver):
                 break  # the node is still the queue's first
             reach = self._nodes[node] if found_only else node.end
             ending = (at for at in upward(node) if at in states.at and at.end <= reach)
-            last = next(ending, None)
+            fitting = (at for at in ending if at.end + parts.sizes.size(at.end) <= self._capacity)
+            last = next(fitting, None)
             if last is None or last in parts.checkpoints or last in taken:
                 continue
             path = list(upward(last))

@@ -61,7 +61,10 @@ class GlmMoeDsa(DeepseekV32):
             name, given = "index_topk_pattern", self.index_topk_pattern
             if given is None:
                 every, first = max(self.index_topk_freq, 1), self.index_skip_topk_offset
-                return tuple(max(n - first + 1, 0) % every == 0 for n in range(layers))
+                made = tuple(max(n - first + 1, 0) % every == 0 for n in range(layers))
+                if not made[0]:
+                    raise unsupported("index_skip_topk_offset", first, "at least 1")
+                return made
             words: dict[str, Literal["full", "shared"]] = {"F": "full", "S": "shared"}
             if isinstance(given, str):
                 kinds = [words[its] for its in given if its in words]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from radixlm.cache import RadixCache
 from radixlm.cache.components.states import StateSlots
 from radixlm.cache.places.stored import StoredTier
+from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, as_key
 from radixlm.core.moves import MARK, STATE_SLOTS, Place, StateBlocks, tokens_of
 from tests.invariants import check
@@ -58,6 +60,17 @@ def test_what_is_stored_can_be_gone_on_from_where_a_checkpoint_is() -> None:
     assert tier.length_of(KEY, None) == 12
     assert tier.usage().evictable == (3 + 2 * (1 + STATE)) * B  # three of tokens, two of a rest
     check(cache)
+
+
+def test_as_many_checkpoints_of_one_path_go_as_there_are() -> None:
+    count = sys.getrecursionlimit() + 1
+    _, tier = make(blocks=5 * count)
+    key = as_key(range(count * B))
+    for end in range(B, key.size + 1, B):
+        stored(tier, end, key)
+    assert tier.restorable(key, None) == key.size
+    tier.gone(key, None, 0)
+    assert tier.usage().free == tier.capacity
 
 
 def test_room_is_made_by_whole_checkpoints() -> None:
@@ -122,6 +135,18 @@ def test_checkpoints_are_written_with_what_is_before_them(policy: str) -> None:
         tier.stored(each.tokens, None, each.start, each.tokens.size)
     assert tier.queue.take(policy, 100) == []  # type: ignore[arg-type]
     check(cache)
+
+
+@pytest.mark.parametrize("policy", ["all", "evict"])
+def test_what_a_place_can_never_hold_is_in_nobodys_way(policy: DiskWritePolicy) -> None:
+    cache, tier = make(blocks=8)
+    computed(cache, as_key(range(90, 120)), 29)
+    computed(cache, KEY, 4, 29)
+    found = tier.queue.take(policy, 1)
+    assert [tokens_of(each.tokens) for each in found] == [4]
+    tier.stored(found[0].tokens, None, 0, found[0].tokens.size)
+    assert tier.queue.take(policy, 1) == []
+    assert tier.queue.rest(1) == []
 
 
 def test_a_checkpoint_is_read_beside_what_is_resident() -> None:

@@ -55,6 +55,7 @@ def logits(model: CausalLM, token_ids: Tensor = TOKENS) -> Tensor:
         ("lfm3", {"use_sandwich_norm": False, "conv_bias": True}),
         ("lfm3", {"layer_types": None, "num_hidden_layers": 6, "use_attention_gate": False}),
         ("mamba", {"time_step_rank": "auto", "use_bias": True, "use_conv_bias": False}),
+        ("bailing_hybrid", {"kda_safe_gate": False, "layer_group_size": 2, "layer_types": None}),
         ("jamba", {"num_experts": 1, "mamba_proj_bias": True}),
         ("falcon_h1", {"mamba_norm_before_gate": False, "mlp_bias": True}),
         ("lfm2", {"conv_bias": True, "block_auto_adjust_ff_dim": False}),
@@ -123,6 +124,19 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str], tuple[str, .
             ".feedforward_layer_norm.": ".post_attention_layernorm.",
         },
         (),
+    ),
+    "bailing_hybrid": (
+        {
+            "layer_types": None,
+            "layer_group_size": 2,
+            "mlp_layer_types": None,
+            "head_dim": 16,
+            "linear_conv_kernel_dim": None,
+            "linear_head_dim": None,
+            "linear_num_heads": None,
+        },
+        {},
+        ("model.layers.3.attention.q_proj.weight",),
     ),
     "kimi_linear": (
         {

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from radixlm.models.families.apertus import Apertus
 from radixlm.models.families.arcee import Arcee
+from radixlm.models.families.bailing_hybrid import BailingHybrid
 from radixlm.models.families.cohere import Cohere, Cohere2
 from radixlm.models.families.deepseek import DeepseekV2, DeepseekV3
 from radixlm.models.families.ernie import Ernie45, Ernie45Moe, PaddleOCR
@@ -130,6 +131,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "olmo_hybrid": OlmoHybrid,
         "kimi_linear": KimiLinear,
         "minimax": MiniMaxText,
+        "bailing_hybrid": BailingHybrid,
         "deepseek_v32": DeepseekV32,
         "glm_moe_dsa": GlmMoeDsa,
         "axk2": AXK2,

@@ -117,6 +117,12 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
         "v_head_dim": 12,
         "pad_token_id": None,
     },
+    "recurrent_gemma": {
+        "block_types": ["recurrent", "attention"],
+        "lru_width": 64,
+        "attention_window_size": 24,
+        "logits_soft_cap": 6.0,
+    },
     "minimax": {
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         "num_local_experts": 6,

@@ -41,6 +41,7 @@ from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
 from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe, Qwen3VLMoe
 from radixlm.models.families.qwen_next import Qwen3Next, Qwen35, Qwen35Moe
+from radixlm.models.families.recurrent_gemma import RecurrentGemma
 from radixlm.models.families.seed import SeedOss
 from radixlm.models.families.smollm import SmolLM3
 from radixlm.models.families.stablelm import StableLM
@@ -132,6 +133,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "kimi_linear": KimiLinear,
         "minimax": MiniMaxText,
         "bailing_hybrid": BailingHybrid,
+        "recurrent_gemma": RecurrentGemma,
         "deepseek_v32": DeepseekV32,
         "glm_moe_dsa": GlmMoeDsa,
         "axk2": AXK2,

@@ -31,8 +31,8 @@ LONG = [2 + number * 7 % 60 for number in range(150)]
 PROMPTS = [LONG, [*LONG[:70], *range(2, 40)], [*LONG[:100], *range(9, 29)], LONG[:41]]
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
-LATENT = ("kimi_linear",)
-NOT_DETERMINISTIC = "kimi_linear", "mamba", "falcon_mamba", "jamba"
+LATENT = "bailing_hybrid", "kimi_linear"
+NOT_DETERMINISTIC = *LATENT, "mamba", "falcon_mamba", "jamba", "recurrent_gemma"
 QUICK, SLOW = ("qwen3_5_text",), pytest.mark.slow
 
 

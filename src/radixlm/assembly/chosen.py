@@ -17,6 +17,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.core.flags import option_name
 from radixlm.formats.model_files import ModelFiles, files_of
 from radixlm.layers.mamba1 import Mamba1Sizes
+from radixlm.layers.rg_lru import LruSizes
 from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models.model_config import ModelConfig
 from radixlm.text.model_folder import loadable
@@ -53,8 +54,8 @@ def _check_states(config: EngineConfig, model: ModelConfig) -> None:
     """Raises ConfigError for what does not go with states yet, before they are loaded."""
     if not model.state_shapes:
         return
-    first_mamba = isinstance(model.traits.state, Mamba1Sizes)  # its scan is torch's
-    for name in (*_NOT_WITH_STATES, *(("deterministic",) if first_mamba else ())):
+    by_torch = isinstance(model.traits.state, Mamba1Sizes | LruSizes)  # its scan, or its gates
+    for name in (*_NOT_WITH_STATES, *(("deterministic",) if by_torch else ())):
         if getattr(config, name) != EngineConfig.__dataclass_fields__[name].default:
             flag = option_name(name)
             raise ConfigError(f"{flag} does not know the states of {model.model_type} yet")

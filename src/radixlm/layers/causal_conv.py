@@ -39,14 +39,16 @@ _Arguments = namedtuple(
 
 
 @compiled(_Arguments)
-def conv_kernel(width: int, *, bfloat16: bool, bias: bool, gated: bool) -> Callable[[Any], None]:
+def conv_kernel(
+    width: int, *, bfloat16: bool, bias: bool, gated: bool, plain: bool
+) -> Callable[[Any], None]:
     """rows: units of work, one for each 128 channels of each row of the table, see `scan_kernel`.
     x: `stride` bytes from token to token. weight: (width, channels). out: silu of what is made,
-    float32; gated: of the model's type, multiplied by channels that stand `gates` bytes before x,
-    which are multiplied, in place, by those twice as far before first.
+    or plain, float32; gated: of the model's type, multiplied by channels that stand `gates` bytes
+    before x, which are multiplied, in place, by those twice as far before first.
     """
     element = 2 if bfloat16 else 4
-    convolve = _make_convolve(width, bfloat16=bfloat16, bias=bias, gated=gated)
+    convolve = _make_convolve(width, bfloat16=bfloat16, bias=bias, gated=gated, plain=plain)
     multiply, keep = _make_multiply(bfloat16=bfloat16), _make_keep(width, bfloat16=bfloat16)
     out_bytes = element if gated else 4
 
@@ -87,7 +89,7 @@ def _input(builder: ir.IRBuilder, width: int, inputs: Any, token: Any) -> Any:
     return builder.select(is_before, before, builder.add(x, builder.mul(token, stride)))
 
 
-def _make_convolve(width: int, *, bfloat16: bool, bias: bool, gated: bool) -> Any:
+def _make_convolve(width: int, *, bfloat16: bool, bias: bool, gated: bool, plain: bool) -> Any:
     """convolve((state, x, bytes of a row of the state, stride), token, (weight, bias, gates), out,
     size).
     """
@@ -113,6 +115,8 @@ def _make_convolve(width: int, *, bfloat16: bool, bias: bool, gated: bool) -> An
                 total = ops.multiply_add(load(x), load(factor), total)
             if gated:
                 made, rounded = builder.fmul(total, load(gates)), bfloat16
+            elif plain:
+                made, rounded = total, False
             else:
                 gate = sigmoid(builder, ops, total, coarse=bfloat16)
                 made, rounded = builder.fmul(total, gate), False
@@ -160,20 +164,31 @@ class CausalConv:
     """A convolution of each channel over its last `width` inputs.
 
     gated: the inputs are second * conv(first * inner), which lie side by side; else silu of what
-    the convolution gives is taken.
+    the convolution gives is taken, or plain, that itself.
     """
 
     def __init__(
-        self, channels: int, width: int, options: TensorOptions, *, bias: bool, gated: bool = False
+        self,
+        channels: int,
+        width: int,
+        options: TensorOptions,
+        *,
+        bias: bool,
+        gated: bool = False,
+        plain: bool = False,
     ) -> None:
         self._weight = options.empty(width, channels)  # by tap, as compiled code reads it
         self._bias = options.empty(channels) if bias else None
-        self._channels, self._gated = channels, gated
+        self._channels, self._gated, self._plain = channels, gated, plain
         self._worker: Worker | None = None
         if options.known():
             self._worker = Worker(
                 conv_kernel(
-                    width, bfloat16=options.dtype == torch.bfloat16, bias=bias, gated=gated
+                    width,
+                    bfloat16=options.dtype == torch.bfloat16,
+                    bias=bias,
+                    gated=gated,
+                    plain=plain,
                 ),
                 channels=channels,
                 gates=channels * options.dtype.itemsize if gated else 0,
@@ -202,7 +217,8 @@ class CausalConv:
 
     def _by_torch(self, x: Tensor, kept: Tensor, states: StepStates) -> Tensor:
         if not self._gated:
-            return functional.silu(self._convolved(x, kept, states)).float()
+            made = self._convolved(x, kept, states)
+            return (made if self._plain else functional.silu(made)).float()
         first, second, inner = x.chunk(3, dim=1)
         return second * self._convolved(first * inner, kept, states)
 

@@ -25,13 +25,16 @@ from radixlm.products.compiled import TensorOptions
 
 class KimiSizes(NamedTuple):
     """The sizes of a layer. heads, head: of queries, keys and values, and their size. width: of the
-    convolution.
+    convolution. whole: what fades and what gates are made by one product each. least: that a
+    logarithm of a decay can be, its sigmoid's factor; 0: they have no bound.
     """
 
     heads: int
     head: int
     width: int
     place: str = "self_attn"
+    whole: bool = False
+    least: float = 0.0
 
     @property
     def channels(self) -> int:
@@ -50,7 +53,7 @@ class KimiSizes(NamedTuple):
 
 class KimiDelta:
     """A layer's state and the projections around it, in place of attention. What fades and what
-    gates what is read are made by two products each, the first of a head's size.
+    gates what is read are made by two products each, the first of a head's size, or by one.
     """
 
     is_compiled = False
@@ -61,11 +64,14 @@ class KimiDelta:
         self._sizes, self._layer = sizes, layer
         inner, head = sizes.heads * sizes.head, sizes.head
         parts = dict.fromkeys(("q_proj", "k_proj", "v_proj"), inner) | {"b_proj": sizes.heads}
-        parts |= dict.fromkeys(("f_a_proj", "g_a_proj"), head)
+        names = ("f_proj", "g_proj") if sizes.whole else ("f_a_proj", "g_a_proj")
+        self._between = inner if sizes.whole else head
+        parts |= dict.fromkeys(names, self._between)
         self.projections = Linear(hidden, parts, options, bias=False)
-        self.forget, self.gate = (
-            Linear(head, {name: inner}, options, bias=False) for name in ("f_b_proj", "g_b_proj")
-        )
+        self.seconds = [
+            Linear(head, {name: inner}, options, bias=False)
+            for name in (() if sizes.whole else ("f_b_proj", "g_b_proj"))
+        ]
         self.conv = CausalConv(sizes.channels, sizes.width, options, bias=False)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.step = exact.empty(1, 1, sizes.heads, 1), exact.empty(inner)
@@ -79,23 +85,33 @@ class KimiDelta:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
         sizes = self._sizes
         made = multiply(self.projections, x, None)
-        parts = sizes.channels, sizes.heads, sizes.head, sizes.head
-        mixed, beta, forget, gate = made.split_with_sizes(parts, 1)
+        parts = sizes.channels, sizes.heads, self._between, self._between
+        mixed, beta, *both = made.split_with_sizes(parts, 1)
         mixed = self.conv(mixed, self._layer, states)
         queries, keys, values = mixed.unflatten(1, (3, sizes.heads, sizes.head)).unbind(1)
-        forget = multiply(self.forget, forget.contiguous(), None).float() + self.step
-        decay = self.decay[0].exp().neg() * functional.softplus(forget).view(queries.shape)
+        both = [each.contiguous() for each in both]
+        if self.seconds:
+            both = [multiply(its, x, None) for its, x in zip(self.seconds, both, strict=True)]
+        forget, gate = both
+        decay = self._decays((forget.float() + self.step).view(queries.shape))
         inputs = ScanInputs(queries, keys, values, decay, sigmoid(beta.float()))
         read = self._scan(inputs, self._layer, states).flatten(1)
-        gate = multiply(self.gate, gate.contiguous(), None)
         return multiply(self.output, self._gate(read, gate), None)
+
+    def _decays(self, steps: Tensor) -> Tensor:
+        """Logarithms of decays, of steps (tokens, heads, head) float32: the same shape."""
+        rates, least = self.decay.view(-1, 1).exp(), self._sizes.least
+        if least:
+            return sigmoid(rates * steps).mul_(least)
+        return rates.neg() * functional.softplus(steps)
 
     def linears(self) -> list[Linear]:
         """The projections in the order in which they are computed."""
-        return [self.projections, self.forget, self.gate, self.output]
+        return [self.projections, *self.seconds, self.output]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         for linear in self.linears():
             yield from linear.named_weights()
         yield from self.conv.named_weights("conv1d")
-        yield from (("A_log", self.decay), ("dt_bias", self.step), ("o_norm.weight", self.norm))
+        decay = self.decay.view(-1) if self._sizes.whole else self.decay
+        yield from (("A_log", decay), ("dt_bias", self.step), ("o_norm.weight", self.norm))

@@ -28,7 +28,8 @@ class StepStates:
     conv: of each layer (slots, width - 1, channels), of the model's type. matrices: of each layer
     (slots, *matrix) float32. Layers without a state have none. table: (rows, 3) int64, of each row
     tokens [first, stop) and its slot, those with most tokens first. longer: rows with several
-    tokens. single: (n,) int64 tokens of rows with one; slots: (n,) int64 of their states.
+    tokens. starts: first tokens of requests. single: (n,) int64 tokens of rows with one; slots:
+    (n,) int64 of their states.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class StepStates:
     ) -> None:
         self.conv, self.matrices = conv, matrices
         self.longer = [row for row in rows if row.stop - row.first > 1]
+        self.starts = [row.first for row in rows if row.position == 0]
         alone = [row for row in rows if row.stop - row.first == 1]
         self.longer.sort(key=lambda row: row.first - row.stop)
         device = conv[0].device if conv else None

@@ -98,8 +98,10 @@ def folds_of(config: ModelConfig) -> dict[str, Fold]:
         names = (norms.attention, norms.after_attention, norms.mlp, norms.after_mlp)
         of_layer |= {f"{name}.weight": Fold(base=norms.base) for name in names if name}
         made[f"model.{norms.last}.weight"] = Fold(base=norms.base)
-    for layer in range(config.n_layers):
-        its = of_attention[config.kv_shapes[layer][:2]] | of_layer
+    for layer, mixer in enumerate(config.mixers):
+        # A state's products may have the names of attention's.
+        its = {} if mixer == "state" else of_attention[config.kv_shapes[layer][:2]]
+        its = its | of_layer
         made |= {f"model.layers.{layer}.{name}": fold for name, fold in its.items()}
     return made
 

@@ -36,6 +36,7 @@ class LatentProjections:
         queries = {"q_a_proj": sizes.queries} if sizes.queries else {"q_proj": heads * sizes.key}
         parts = {**queries, "kv_a_proj_with_mqa": sizes.row}
         self._width, width = heads * sizes.key, heads * sizes.values
+        self._head_gates = heads if traits.head_gates else 0
         self.choosing: Linear | None = None
         self.index_norm: LayerNorm | None = None
         index = traits.indexer
@@ -46,6 +47,8 @@ class LatentProjections:
             wide = {"indexer.wq_b": of_queries}
             self.choosing = Linear(sizes.queries, wide, options, bias=False)
             self.index_norm = LayerNorm(key, _EPS, options, bias=True)
+        if traits.head_gates:
+            parts[traits.head_gates] = heads
         self.down = Linear(hidden, parts, options, bias=traits.qkv_bias)
         self.up: Linear | None = None
         if sizes.queries:
@@ -68,6 +71,7 @@ class LatentProjections:
         """(tokens, hidden_size) -> (tokens, hidden_size). at, multiply: see `SelfAttention`."""
         sizes = self._sizes
         made = multiply(self.down, x, None)
+        made, head_gates = made.tensor_split((made.shape[1] - self._head_gates,), dim=1)
         first, *_ = self.down.parts.values()
         ends = first, first + sizes.rank, first + sizes.row
         queries, latent, turned, of_index = made.tensor_split(ends, dim=1)
@@ -84,6 +88,8 @@ class LatentProjections:
         answers = attend(self.layer, torch.cat(parts, dim=1), rotation, None)
         if sizes.gated:
             answers = answers * sigmoid(gates)
+        if self._head_gates:
+            answers = answers * sigmoid(head_gates).repeat_interleave(sizes.values, dim=1)
         return multiply(self.output, answers, at.part)
 
     def linears(self) -> list[Linear]:

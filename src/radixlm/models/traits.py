@@ -15,6 +15,7 @@ from radixlm.layers.lightning import LightningSizes
 from radixlm.layers.mamba1 import Mamba1Sizes
 from radixlm.layers.mamba2 import MambaSizes
 from radixlm.layers.mlps import Clamped
+from radixlm.layers.rg_lru import LruSizes
 from radixlm.layers.short_conv import ConvSizes
 from radixlm.memory.pools import LayerShape
 
@@ -96,7 +97,9 @@ class Experts(NamedTuple):
     beside: bool = False
 
 
-StateSizes = DeltaSizes | KimiSizes | LightningSizes | Mamba1Sizes | MambaSizes | ConvSizes
+StateSizes = (
+    DeltaSizes | KimiSizes | LightningSizes | LruSizes | Mamba1Sizes | MambaSizes | ConvSizes
+)
 
 
 class SharedBlocks(NamedTuple):

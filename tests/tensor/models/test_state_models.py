@@ -55,6 +55,8 @@ def logits(model: CausalLM, token_ids: Tensor = TOKENS) -> Tensor:
         ("lfm3", {"use_sandwich_norm": False, "conv_bias": True}),
         ("lfm3", {"layer_types": None, "num_hidden_layers": 6, "use_attention_gate": False}),
         ("mamba", {"time_step_rank": "auto", "use_bias": True, "use_conv_bias": False}),
+        ("bailing_hybrid", {"kda_safe_gate": False, "layer_group_size": 2, "layer_types": None}),
+        ("recurrent_gemma", {"attention_bias": True, "lru_width": 96}),
         ("jamba", {"num_experts": 1, "mamba_proj_bias": True}),
         ("falcon_h1", {"mamba_norm_before_gate": False, "mlp_bias": True}),
         (
@@ -132,6 +134,19 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str], tuple[str, .
             ".feedforward_layer_norm.": ".post_attention_layernorm.",
         },
         (),
+    ),
+    "bailing_hybrid": (
+        {
+            "layer_types": None,
+            "layer_group_size": 2,
+            "mlp_layer_types": None,
+            "head_dim": 16,
+            "linear_conv_kernel_dim": None,
+            "linear_head_dim": None,
+            "linear_num_heads": None,
+        },
+        {},
+        ("model.layers.3.attention.q_proj.weight",),
     ),
     "kimi_linear": (
         {
@@ -215,6 +230,7 @@ def test_no_positions_where_rope_theta_is_null(tmp_path: Path) -> None:
         ("mamba2", {"time_step_limit": [0.1, 1.0]}, "'time_step_limit' is .* 0 and Infinity"),
         ("mamba", {"time_step_rank": "some"}, "'time_step_rank' is 'some'.* or \"auto\""),
         ("jamba", {"attn_layer_offset": 3}, "'attn_layer_offset' is 3.*less than .*, 3"),
+        ("recurrent_gemma", {"lru_width": 66}, "'lru_width' is 66.* a multiple of 4"),
         ("mamba2", {"expand": 3}, "'num_heads' is 8.* 192 / head_dim"),
         ("nemotron_h", {"layers_block_type": ["linear_attention", "?"]}, "layers_block_type"),
         ("nemotron_h", {"mlp_bias": True}, "'mlp_bias' is True.* false"),

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from radixlm.models.families.apertus import Apertus
 from radixlm.models.families.arcee import Arcee
+from radixlm.models.families.bailing_hybrid import BailingHybrid
 from radixlm.models.families.cohere import Cohere, Cohere2
 from radixlm.models.families.deepseek import DeepseekV2, DeepseekV3
 from radixlm.models.families.ernie import Ernie45, Ernie45Moe, PaddleOCR
@@ -40,6 +41,7 @@ from radixlm.models.families.phi import Phi3
 from radixlm.models.families.qwen import Qwen2, Qwen3
 from radixlm.models.families.qwen_moe import Qwen2Moe, Qwen3Moe, Qwen3VLMoe
 from radixlm.models.families.qwen_next import Qwen3Next, Qwen35, Qwen35Moe
+from radixlm.models.families.recurrent_gemma import RecurrentGemma
 from radixlm.models.families.seed import SeedOss
 from radixlm.models.families.smollm import SmolLM3
 from radixlm.models.families.stablelm import StableLM
@@ -132,6 +134,8 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "zamba2": Zamba2,
         "kimi_linear": KimiLinear,
         "minimax": MiniMaxText,
+        "bailing_hybrid": BailingHybrid,
+        "recurrent_gemma": RecurrentGemma,
         "deepseek_v32": DeepseekV32,
         "glm_moe_dsa": GlmMoeDsa,
         "axk2": AXK2,

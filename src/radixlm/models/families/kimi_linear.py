@@ -29,13 +29,9 @@ class _Section(Fields):
     full_attn_layers: _Layers = None
 
 
-class KimiLinear(Glm4MoeLite):
+class KimiNames(Glm4MoeLite):
     """Published files and those that transformers writes have other names of fields."""
 
-    rope_theta: float = 10_000.0  # nothing turns
-    rope_interleave: Flag = False
-    mla_use_nope: _True = True
-    first_k_dense_replace: Count = 1
     max_position_embeddings: Size = Field(
         validation_alias=AliasChoices("model_max_length", "max_position_embeddings")
     )
@@ -47,8 +43,15 @@ class KimiLinear(Glm4MoeLite):
     )
     norm_topk_prob: Flag = Field(validation_alias=AliasChoices("moe_renormalize", "norm_topk_prob"))
     n_group: Size | None = Field(None, validation_alias=AliasChoices("num_expert_group", "n_group"))
-    moe_router_activation_func: Annotated[Literal["sigmoid"], supported("sigmoid")] = "sigmoid"
     layer_types: Kinds = None
+
+
+class KimiLinear(KimiNames):
+    rope_theta: float = 10_000.0  # nothing turns
+    rope_interleave: Flag = False
+    mla_use_nope: _True = True
+    first_k_dense_replace: Count = 1
+    moe_router_activation_func: Annotated[Literal["sigmoid"], supported("sigmoid")] = "sigmoid"
     linear_attn_config: _Section = _Section()
     linear_head_dim: Size
     linear_num_heads: Size

@@ -32,7 +32,7 @@ PROMPTS = [LONG, [*LONG[:70], *range(2, 40)], [*LONG[:100], *range(9, 29)], LONG
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 LATENT = ("kimi_linear",)
-NOT_DETERMINISTIC = "kimi_linear", "mamba", "falcon_mamba", "jamba"
+NOT_DETERMINISTIC = "kimi_linear", "mamba", "falcon_mamba", "jamba", "zamba"
 QUICK, SLOW = ("qwen3_5_text",), pytest.mark.slow
 
 

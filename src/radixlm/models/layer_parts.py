@@ -17,13 +17,14 @@ from radixlm.layers.grouped_router import GroupedRouter
 from radixlm.layers.kimi_delta import KimiDelta, KimiSizes
 from radixlm.layers.mamba1 import Mamba1, Mamba1Sizes
 from radixlm.layers.mamba2 import Mamba2, MambaSizes
+from radixlm.layers.mamba_heads import MambaHeads
 from radixlm.layers.mlps import MLP
 from radixlm.layers.short_conv import ConvSizes, ShortConv
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Experts
 from radixlm.products.compiled import TensorOptions
 
-StateLayer = GatedDelta | KimiDelta | Mamba1 | Mamba2 | ShortConv
+StateLayer = GatedDelta | KimiDelta | Mamba1 | Mamba2 | MambaHeads | ShortConv
 
 
 def make_state(config: ModelConfig, layer: int, options: TensorOptions) -> StateLayer:
@@ -34,6 +35,8 @@ def make_state(config: ModelConfig, layer: int, options: TensorOptions) -> State
             return GatedDelta(sizes, layer, hidden, eps, options)
         case KimiSizes():
             return KimiDelta(sizes, layer, hidden, eps, options)
+        case Mamba1Sizes() if sizes.heads:
+            return MambaHeads(sizes, layer, hidden, options)
         case Mamba1Sizes():
             return Mamba1(sizes, layer, hidden, eps, options)
         case MambaSizes():

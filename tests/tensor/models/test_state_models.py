@@ -124,6 +124,15 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str], tuple[str, .
         {},
         ("mtp.layers.0.mixer.q_proj.weight",),
     ),
+    "zamba2": (
+        {
+            "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+            "rope_parameters": None,
+            "rope_theta": 10_000,
+        },
+        {},
+        (),
+    ),
     "mamba2": ({"time_step_limit": [0.0, float("inf")]}, {"embeddings.": "embedding."}, ()),
     "olmo_hybrid": (
         {"linear_num_key_heads": 4, "linear_num_value_heads": 4},

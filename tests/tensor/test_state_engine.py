@@ -32,7 +32,7 @@ PROMPTS = [LONG, [*LONG[:70], *range(2, 40)], [*LONG[:100], *range(9, 29)], LONG
 STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 LATENT = "bailing_hybrid", "kimi_linear"
-NOT_DETERMINISTIC = *LATENT, "mamba", "falcon_mamba", "jamba", "recurrent_gemma"
+NOT_DETERMINISTIC = *LATENT, "mamba", "falcon_mamba", "jamba", "recurrent_gemma", "zamba"
 QUICK, SLOW = ("qwen3_5_text",), pytest.mark.slow
 
 

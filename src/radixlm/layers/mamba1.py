@@ -22,7 +22,8 @@ class Mamba1Sizes(NamedTuple):
 
     channels: of values. key: numbers of a channel's state. rank: of steps, before they are made for
     each channel. width: of the convolution. bias, conv_bias: what adds one. norms: of steps, keys
-    and queries, with weights or without, or none; eps: theirs, 0: the model's.
+    and queries, with weights or without, or none; eps: theirs, 0: the model's. heads: see
+    `MambaHeads`; 0: there are none.
     """
 
     channels: int
@@ -34,6 +35,7 @@ class Mamba1Sizes(NamedTuple):
     place: str = "mamba"
     norms: Literal["weights", "plain", ""] = ""
     eps: float = 0.0
+    heads: int = 0
 
     @property
     def matrix(self) -> tuple[int, ...]:
@@ -41,8 +43,9 @@ class Mamba1Sizes(NamedTuple):
         return self.channels, self.key
 
     def orders(self) -> dict[str, Tensor]:
-        """Rows that are put into another order, by name: none."""
-        return {}
+        """Rows that are put into another order, by name: in heads each value's gate follows it."""
+        rows = torch.arange(2 * self.channels).view(-1, 2).t().flatten()
+        return {"in_proj": rows} if self.heads else {}
 
 
 class Mamba1:
@@ -75,7 +78,7 @@ class Mamba1:
         parts = multiply(self.inputs, values.to(x.dtype), None).split_with_sizes(self._parts, 1)
         step, keys, queries = self._normed(parts)
         step = functional.softplus(multiply(self.steps, step.contiguous(), None).float())
-        inputs = SelectiveInputs(values, step, queries.float(), keys.float())
+        inputs = SelectiveInputs(values, step, queries.float()[:, None], keys.float()[:, None])
         read = through_channels_alone(inputs, self.decay.exp().neg(), self._layer, states)
         made = read.addcmul_(values, self.skip) * functional.silu(gate.float())
         return multiply(self.output, made.to(x.dtype), None)

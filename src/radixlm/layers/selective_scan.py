@@ -17,7 +17,7 @@ _PIECE = 16
 
 class SelectiveInputs(NamedTuple):
     """The inputs of tokens, float32. values, steps: (tokens, channels). queries, keys: (tokens,
-    key).
+    heads, key), each those of several channels in a row.
     """
 
     values: Tensor
@@ -31,8 +31,15 @@ class SelectiveInputs(NamedTuple):
 
     def changes(self, decay: Tensor) -> tuple[Tensor, Tensor]:
         """Factors by which each token fades a state, and what it adds: (tokens, channels, key)."""
-        added = (self.steps * self.values)[..., None] * self.keys[:, None]
+        each = (self.steps * self.values).unflatten(1, (self.keys.shape[1], -1))
+        added = (each[..., None] * self.keys[:, :, None]).flatten(1, 2)
         return (self.steps[..., None] * decay).exp_(), added
+
+    def read(self, states: Tensor) -> Tensor:
+        """Apply queries to states (tokens, channels, key): (tokens, channels)."""
+        of_heads = states.unflatten(1, (self.queries.shape[1], -1))
+        read: Tensor = of_heads @ self.queries[..., None]
+        return read[..., 0].flatten(1)
 
 
 def through_channels_alone(
@@ -47,7 +54,7 @@ def through_channels_alone(
         left, added = its.changes(decay)
         after = added.addcmul_(kept[states.slots], left)
         kept[states.slots] = after
-        made[alone] = (after @ its.queries[..., None])[..., 0]
+        made[alone] = its.read(after)
     for first, stop, _, slot in states.longer:
         made[first:stop], kept[slot] = selective_scan(
             inputs.of(slice(first, stop)), decay, kept[slot]
@@ -65,5 +72,5 @@ def selective_scan(inputs: SelectiveInputs, decay: Tensor, state: Tensor) -> tup
         left, states = its.changes(decay)
         for here, fading in zip(states, left, strict=True):
             state = here.addcmul_(state, fading)
-        made.append((states @ its.queries[..., None])[..., 0])
+        made.append(its.read(states))
     return torch.cat(made), state

@@ -18,6 +18,7 @@ from radixlm.layers.kimi_delta import KimiDelta, KimiSizes
 from radixlm.layers.lightning import LightningAttention, LightningSizes
 from radixlm.layers.mamba1 import Mamba1, Mamba1Sizes
 from radixlm.layers.mamba2 import Mamba2, MambaSizes
+from radixlm.layers.mamba_heads import MambaHeads
 from radixlm.layers.mlps import MLP
 from radixlm.layers.rg_lru import LruSizes, RgLru
 from radixlm.layers.short_conv import ConvSizes, ShortConv
@@ -25,7 +26,9 @@ from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Experts
 from radixlm.products.compiled import TensorOptions
 
-StateLayer = GatedDelta | KimiDelta | LightningAttention | Mamba1 | Mamba2 | RgLru | ShortConv
+StateLayer = (
+    GatedDelta | KimiDelta | LightningAttention | Mamba1 | Mamba2 | MambaHeads | RgLru | ShortConv
+)
 
 
 def make_state(config: ModelConfig, layer: int, options: TensorOptions) -> StateLayer:
@@ -40,6 +43,8 @@ def make_state(config: ModelConfig, layer: int, options: TensorOptions) -> State
             return LightningAttention(sizes, layer, hidden, options)
         case LruSizes():
             return RgLru(sizes, layer, hidden, options)
+        case Mamba1Sizes() if sizes.heads:
+            return MambaHeads(sizes, layer, hidden, options)
         case Mamba1Sizes():
             return Mamba1(sizes, layer, hidden, eps, options)
         case MambaSizes():

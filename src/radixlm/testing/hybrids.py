@@ -137,6 +137,15 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
     "mamba": {"state_size": 6, "intermediate_size": 112},
     "falcon_mamba": {"state_size": 6, "intermediate_size": 112},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12},
+    "zamba": {
+        "num_hidden_layers": 8,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "head_dim": 32,
+        "mamba_d_state": 6,
+        "mamba_dt_rank": 5,
+        "initializer_range": 0.12,
+    },
     "zamba2": {
         **_MAMBA,
         "num_hidden_layers": 5,

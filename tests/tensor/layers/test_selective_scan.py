@@ -9,7 +9,7 @@ from torch import Tensor
 from radixlm.layers.selective_scan import SelectiveInputs, selective_scan, through_channels_alone
 from radixlm.layers.step_states import StateRow, StepStates
 
-CHANNELS, KEY = 24, 6
+CHANNELS, HEADS, KEY = 24, 2, 6
 DECAY = -torch.linspace(0.01, 90.0, CHANNELS * KEY).view(CHANNELS, KEY)
 
 
@@ -19,14 +19,16 @@ def made_up(count: int) -> SelectiveInputs:
     def drawn(*shape: int) -> Tensor:
         return torch.randn(count, *shape, generator=draw)
 
-    return SelectiveInputs(drawn(CHANNELS), drawn(CHANNELS).exp(), drawn(KEY), drawn(KEY))
+    of_heads = drawn(HEADS, KEY), drawn(HEADS, KEY)
+    return SelectiveInputs(drawn(CHANNELS), drawn(CHANNELS).exp(), *of_heads)
 
 
 def by_token(inputs: SelectiveInputs, state: Tensor) -> tuple[Tensor, Tensor]:
     read = []
-    for value, step, query, key in zip(*(each.double() for each in inputs), strict=True):
+    for value, step, *of_heads in zip(*(each.double() for each in inputs), strict=True):
+        query, key = (each.repeat_interleave(CHANNELS // HEADS, dim=0) for each in of_heads)
         state = state * (step[:, None] * DECAY).exp() + (step * value)[:, None] * key
-        read.append(state @ query)
+        read.append((state * query).sum(1))
     return torch.stack(read), state
 
 

@@ -59,6 +59,7 @@ def logits(model: CausalLM, token_ids: Tensor = TOKENS) -> Tensor:
         ("recurrent_gemma", {"attention_bias": True, "lru_width": 96}),
         ("jamba", {"num_experts": 1, "mamba_proj_bias": True}),
         ("falcon_h1", {"mamba_norm_before_gate": False, "mlp_bias": True}),
+        ("zamba", {"n_mamba_heads": 4, "mamba_dt_rank": "auto", "mamba_conv_bias": False}),
         (
             "zamba2",
             {
@@ -124,6 +125,15 @@ PUBLISHED: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str], tuple[str, .
         },
         {},
         ("mtp.layers.0.mixer.q_proj.weight",),
+    ),
+    "zamba2": (
+        {
+            "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba", "hybrid"],
+            "rope_parameters": None,
+            "rope_theta": 10_000,
+        },
+        {},
+        (),
     ),
     "mamba2": ({"time_step_limit": [0.0, float("inf")]}, {"embeddings.": "embedding."}, ()),
     "olmo_hybrid": (
@@ -234,6 +244,7 @@ def test_no_positions_where_rope_theta_is_null(tmp_path: Path) -> None:
         ("mamba2", {"expand": 3}, "'num_heads' is 8.* 192 / head_dim"),
         ("nemotron_h", {"layers_block_type": ["linear_attention", "?"]}, "layers_block_type"),
         ("nemotron_h", {"mlp_bias": True}, "'mlp_bias' is True.* false"),
+        ("zamba", {"n_mamba_heads": 7}, "'n_mamba_heads' is 7.* a divisor of 128"),
         ("zamba2", {"n_mamba_heads": 7}, "'n_mamba_heads' is 7.* a divisor of 128"),
         ("zamba2", {"layers_block_type": ["hybrid"]}, "one for each of 5 layers"),
         ("zamba2", {"use_long_context": True}, "'use_long_context' is True.* false"),

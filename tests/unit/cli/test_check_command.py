@@ -41,12 +41,12 @@ def test_as_json_by_flags() -> None:
 
 
 def test_refused_in_the_words_of_serve(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "zamba"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "zaya"}))
     said = [
         subprocess.run([*PROGRAM, name, str(tmp_path)], capture_output=True, text=True, check=False)  # noqa: S603
         for name in ("check", "serve")
     ]
     assert said[0].returncode == said[1].returncode == 1
     assert said[0].stderr == said[1].stderr
-    assert "'zamba', which is not served" in said[0].stderr
+    assert "'zaya', which is not served" in said[0].stderr
     assert not said[0].stdout

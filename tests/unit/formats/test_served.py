@@ -64,7 +64,7 @@ def test_the_table_is_of_the_mappings_and_of_our_families() -> None:
         ({"model_type": "llava", "text_config": {"model_type": 5}}, "of the text is 5"),
         ({"model_type": "unheard_of"}, "'unheard_of'.* has no causal language model"),
         ({"model_type": "own", "auto_map": {"AutoConfig": "x.Y"}}, "'own'.*auto_map.* not run"),
-        ({"model_type": "llava", "text_config": {"model_type": "zamba"}}, "llava .*zamba.*layers"),
+        ({"model_type": "llava", "text_config": {"model_type": "zaya"}}, "llava .*zaya.*layers"),
     ],
 )
 def test_others_are_refused(config: dict[str, Any], said: str) -> None:
@@ -89,8 +89,8 @@ def test_without_transformers_what_it_computes_is_refused(monkeypatch: pytest.Mo
 
 
 def test_a_refusal_imports_no_torch(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "zamba"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "zaya"}))
     run = [sys.executable, "-c", _TRIED, str(tmp_path)]
     said = subprocess.run(run, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    assert "'zamba', which is not served" in said
+    assert "'zaya', which is not served" in said
     assert said.splitlines()[-1] == "False False"

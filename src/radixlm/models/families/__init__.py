@@ -46,6 +46,7 @@ from radixlm.models.families.seed import SeedOss
 from radixlm.models.families.smollm import SmolLM3
 from radixlm.models.families.stablelm import StableLM
 from radixlm.models.families.starcoder import Starcoder2
+from radixlm.models.families.zamba import Zamba
 from radixlm.models.families.zamba2 import Zamba2
 from radixlm.models.hf_config import HFConfig
 
@@ -131,6 +132,7 @@ ARCHITECTURES: Mapping[str, type[HFConfig]] = MappingProxyType(
         "mamba": MambaAlone,
         "falcon_mamba": FalconMamba,
         "olmo_hybrid": OlmoHybrid,
+        "zamba": Zamba,
         "zamba2": Zamba2,
         "kimi_linear": KimiLinear,
         "minimax": MiniMaxText,

@@ -7,7 +7,7 @@ several times.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,10 @@ from radixlm.layers.rotary import Rotation
 
 # What it is called in transformers' table of attention functions.
 NAME = "radixlm"
+# Methods that make masks, and what modules get in place of theirs.
+MASKS: Mapping[str, Callable[..., Tensor | None]] = {
+    "_prepare_decoder_attention_mask": lambda *_: None,
+}
 # Of attention's arguments those tensors that change nothing here.
 _HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
 

@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from radixlm.models.hf_config import EndTokens
 from radixlm.models.meta_numbers import NoNumbers
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Traits
-from radixlm.models.transformers_attention import NAME, Bridge, attention
+from radixlm.models.transformers_attention import MASKS, NAME, Bridge, attention
 from radixlm.models.transformers_modules import replace_modules
 from radixlm.models.transformers_scores import ASKED, OWN, OwnAttention, no_mask
 from radixlm.models.transformers_source import Source, refused, source_in
@@ -58,9 +59,12 @@ class TransformersModel:
             self._own = OwnAttention(self._bridge, alibi=source.alibi, kv_heads=source.kv_heads)
         for module in model.modules():
             module.radixlm = self._bridge
+            for name in filter(partial(hasattr, module), MASKS):
+                setattr(module, name, MASKS[name])
         self._takes = inspect.signature(model.forward).parameters.keys() & {"position_ids"}
         if not self._takes and not source.alibi:
             raise refused(config.model_type, "it takes no positions")
+        self._first = source.first_position
         self.config = self._asked(config)
         if self._own:
             model.config._attn_implementation = OWN
@@ -82,7 +86,7 @@ class TransformersModel:
         return made
 
     def _run(self, token_ids: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        named = dict.fromkeys(self._takes, positions[None])
+        named = dict.fromkeys(self._takes, positions[None] + self._first)
         if self._own:
             self._own.begin(positions)
         with self._own or nullcontext():

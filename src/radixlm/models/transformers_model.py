@@ -13,6 +13,7 @@ refused by name.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -41,10 +42,13 @@ from radixlm.models.transformers_scores import ASKED, OWN, OwnAttention, no_mask
 from radixlm.models.transformers_source import Source, refused, source_in
 from radixlm.products.gemm_choice import Choose
 
+_logger = logging.getLogger("radixlm.models")
 # Rotations that change with the longest position of a step: keys that are cached would be wrong.
 _CHANGING = ("dynamic", "longrope")
 # Of models with ALiBi some do not say what they were trained with.
 _LENGTHS, _LENGTH = ("max_position_embeddings", "max_seq_len", "seq_length"), 2048
+# Doge attends to all keys up to this many, and then to those with the greatest numbers added.
+_KEPT = "keep_window_size"
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
@@ -145,12 +149,18 @@ def shape_of(source: Source, ends: Mapping[str, Any]) -> ModelConfig:
         (its for name in _LENGTHS if (its := getattr(config, name, None)) is not None),
         _LENGTH if source.alibi else None,
     )
+    if hasattr(config, _KEPT):
+        sizes[_KEPT] = getattr(config, _KEPT)
     for field, value in sizes.items():
         if not isinstance(value, int) or value < 1:
             raise unsupported(field, value, "a positive integer")
+    context_length = sizes["max_position_embeddings"] or 1
+    if (kept := sizes.get(_KEPT) or context_length) < context_length:
+        _logger.info("the context is %s tokens (%s): with more, keys are dropped", kept, _KEPT)
+        context_length = kept
     _check_ropes(getattr(config, "rope_parameters", None))
     window = getattr(config, "sliding_window", None)
-    if window and window >= sizes["max_position_embeddings"]:
+    if window and window >= context_length:
         window = None
     kinds = getattr(config, "layer_types", None)
     if kinds and "sliding_attention" not in kinds:
@@ -169,7 +179,7 @@ def shape_of(source: Source, ends: Mapping[str, Any]) -> ModelConfig:
         n_heads=n_heads,
         n_kv_heads=n_heads,
         head_dim=(sizes["hidden_size"] or 1) // n_heads,
-        context_length=sizes["max_position_embeddings"] or 1,
+        context_length=context_length,
         norm_eps=0.0,
         rope=RopeConfig(10_000.0),
         ropes=(),

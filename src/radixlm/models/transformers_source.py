@@ -57,6 +57,11 @@ class Source(NamedTuple):
         return self.attends and (without or bool(getattr(self.text, "alibi", False)))
 
     @property
+    def lengthens(self) -> bool:
+        """Whether keys have numbers beside them: what scores are to have added."""
+        return self.alibi or self.text.model_type == "doge"
+
+    @property
     def first_position(self) -> int:
         """The position of a sequence's first token, as its modules count."""
         return _PADDING + 1 if self.text.model_type in _PADDED else 0
@@ -119,6 +124,8 @@ def source_of(library: Any, config: Any) -> Source:
         raise refused(name, f"it has layers of {', '.join(sorted(kinds))}")
     if name in _PADDED and text.pad_token_id != _PADDING:
         raise unsupported("pad_token_id", text.pad_token_id, str(_PADDING))
+    if name == "doge" and text.is_moe:
+        raise refused(name, "which experts a token gets depends on the others of a step")
     known = source.kind.is_backend_compatible() or name in _COMPATIBLE | _OWN
     if not known:
         raise refused(name, "its attention can not be replaced")

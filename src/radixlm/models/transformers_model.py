@@ -39,7 +39,7 @@ from radixlm.models.traits import Traits
 from radixlm.models.transformers_attention import MASKS, NAME, Bridge, attention
 from radixlm.models.transformers_modules import replace_modules
 from radixlm.models.transformers_scores import ASKED, OWN, OwnAttention, no_mask
-from radixlm.models.transformers_source import Source, refused, source_in
+from radixlm.models.transformers_source import ENCODER, Source, refused, source_in
 from radixlm.products.gemm_choice import Choose
 
 _logger = logging.getLogger("radixlm.models")
@@ -115,7 +115,7 @@ class TransformersModel:
             count = f"attention was asked {len(calls)} times by {config.n_layers} layers"
             raise refused(config.model_type, f"{count}; it has layers of another kind")
         if not all(call.causal for call in calls):
-            raise refused(config.model_type, "it is an encoder, whose tokens see those after them")
+            raise refused(config.model_type, ENCODER)
         if len({(call.heads[0], call.cap) for call in calls}) > 1:
             raise refused(config.model_type, "its layers have different numbers of heads")
         (n_heads, n_kv_heads), head_dim, cap = calls[0].heads, max(calls[0].dims), calls[0].cap

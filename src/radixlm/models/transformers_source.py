@@ -34,6 +34,7 @@ _OWN = frozenset(
 _TEXTS = {"blip": "text_decoder", "kosmos-2": "text_model"}
 # Texts whose positions begin after that of padding, 1 in each that is published.
 _PADDED, _PADDING = frozenset({"kosmos_2_text_model", "kosmos_2_5_text_model"}), 1
+ENCODER = "it is an encoder, whose tokens see those after them"
 
 
 class Source(NamedTuple):
@@ -127,6 +128,8 @@ def source_of(library: Any, config: Any) -> Source:
     if name == "doge" and text.is_moe:
         raise refused(name, "which experts a token gets depends on the others of a step")
     known = source.kind.is_backend_compatible() or name in _COMPATIBLE | _OWN
+    if not known and getattr(text, "is_decoder", None) is False:
+        raise refused(name, ENCODER)
     if not known:
         raise refused(name, "its attention can not be replaced")
     return source

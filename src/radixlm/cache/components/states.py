@@ -193,17 +193,20 @@ class StateSlots(Component, TreeObserver):
         self._tree.changed(node)
         self._tree.merge(node)
 
-    def first(self, most: int) -> list[TreeNode]:
-        """The nodes of up to `most` unlocked checkpoints, those that are worth least first."""
-        slots = [slot for slot in self._node if not self.locks[slot]]
-        return [self._node[slot] for slot in nsmallest(most, slots, key=self.worth)]
-
     def _look_for_some(self) -> None:
         """Find those that go next. What raises one's worth later keeps it."""
-        worths = [(self.worth(slot), slot) for slot in self._node if not self.locks[slot]]
-        if not worths:
+        self._to_go = self._worst(1 + self.capacity // _AT_ONCE)[::-1]
+        if not self._to_go:
             raise CacheError("all checkpoints of states are locked")
-        self._to_go = nsmallest(1 + self.capacity // _AT_ONCE, worths)[::-1]
+
+    def first(self, most: int) -> list[TreeNode]:
+        """The nodes of up to `most` unlocked checkpoints, those that go first first."""
+        return [self._node[slot] for _, slot in self._worst(most)]
+
+    def _worst(self, most: int) -> list[tuple[float, int]]:
+        """Unlocked checkpoints that are worth least: (worth, slot)."""
+        worths = ((self.worth(slot), slot) for slot in self._node if not self.locks[slot])
+        return nsmallest(most, worths)
 
     def last_use(self, slot: int) -> float:
         """The use of a checkpoint that was the last, as uses are counted."""

@@ -20,7 +20,7 @@ from radixlm.core.errors import RadixLMError
 from radixlm.formats.model_types import FOREIGN, NATIVE, TABLE_PATH, ModelType
 from radixlm.models.families import ARCHITECTURES
 from radixlm.models.transformers_model import asked_without_weights
-from radixlm.models.transformers_source import source_of
+from radixlm.models.transformers_source import ENCODER, source_of
 from scripts.code_size import ROOT
 
 PAGE = ROOT / "docs" / "model-types.md"
@@ -55,19 +55,32 @@ _PUBLISHED: Mapping[str, Mapping[str, Any]] = {
 }
 _LONGEST = 150
 _DRAFTS = "it proposes tokens for another model, whose keys and values it reads"
-# Their texts have classes here, but are something else without the rest.
-_NOT_ALONE = {
+_RECURRENT = "it has no attention: its layers carry states of a kind of their own"
+# Said in words, where classes have no text, or raise something about another matter.
+_REASONS = {
+    "blt": "its tokens are bytes, in patches that a model of its own cuts",
+    "cpmant": "tokens of its prompts see those after them",
+    "diffusion_gemma": "it fills in its answers' tokens in any order (diffusion)",
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
+    "idefics": "its layers between look at images, and it does not run without one",
     "paligemma": "tokens of its prompts see those after them",
+    "pi0": "it gives a robot's movements, not text",
+    "reformer": "its tokens see others by hashes of the whole prompt",
+    "rwkv": _RECURRENT,
+    "trocr": "its modules count positions by themselves",
+    "xlm": ENCODER,
+    "xlnet": "it predicts tokens in other orders than it reads them",
+    "xlstm": _RECURRENT,
+    "xmod": f"{ENCODER}, with weights for a language that requests do not name",
 }
 _BOTH = "it is an encoder and a decoder: its answers do not follow on prompts"
 
 
 def row_of(name: str) -> ModelType:
     """A row of the table, by asking transformers and our families."""
-    if name in _NOT_ALONE:
-        return ModelType(why=_NOT_ALONE[name])
+    if name in _REASONS:
+        return ModelType(why=_REASONS[name])
     try:
         outer = transformers.AutoConfig.for_model(name, **_PUBLISHED.get(name, {}))
         text = outer.get_text_config(decoder=True)

@@ -71,6 +71,8 @@ _WINDOWED = {"sliding_window": 17, "layer_types": ["full_attention", "sliding_at
         # Attention of their own; some layers have a window; scores grow with positions.
         ("gpt_neo", {}),
         ("bloom", {}),
+        # Of each key a number that is added to its scores.
+        ("doge", {"keep_window_size": 48}),
         ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
         *(
             pytest.param(name, fields, marks=pytest.mark.slow)
@@ -115,7 +117,8 @@ def test_the_tokens_of_transformers(
         ("glm_moe_dsa", {}, "'glm_moe_dsa'.* indexed_attention"),
         ("deepseek_v32", {}, "'deepseek_v32'.* indexed_attention"),
         ("llama4_text", {}, "'llama4_text'.* chunked_attention"),
-        ("xlnet", {}, "can not be replaced"),
+        ("xlnet", {}, "other orders"),
+        ("big_bird", {}, "encoder"),
         ("mamba", {}, "layers of linear_attention"),
         ("t5", {}, "no causal language model"),
         ("unheard_of", {}, "unheard_of"),
@@ -134,6 +137,7 @@ def test_the_tokens_of_transformers(
             },
             "'dynamic'",
         ),
+        ("doge", {"is_moe": True}, "'doge'.* experts"),
         ("gpt2", {"transformers_weights": "others.safetensors"}, "'others.safetensors'"),
         ("gpt2", {"n_embd": "wide"}, "can not read .*n_embd"),
         ("gpt2", {"n_layer": 10**9}, "'n_layer' is 1000000000.* up to 1000"),
@@ -192,7 +196,7 @@ def test_flags_that_need_our_own_code(tmp_path: Path, flag: dict[str, Any]) -> N
         Engine(str(folder), **FLAGS, **flag)
 
 
-@pytest.mark.parametrize("architecture", ["bloom", "falcon", "gpt_neo", "jetmoe"])
+@pytest.mark.parametrize("architecture", ["bloom", "doge", "falcon", "gpt_neo", "jetmoe"])
 def test_the_shape_is_known_without_weights(tmp_path: Path, architecture: str) -> None:
     files = files_of(make_checkpoint(tmp_path, architecture))
     shape = unloaded(files)
@@ -201,9 +205,16 @@ def test_the_shape_is_known_without_weights(tmp_path: Path, architecture: str) -
     assert bool(shape.traits.windows) == (architecture == "gpt_neo")
 
 
-def test_positions_beside_keys_are_not_rounded(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path, "bloom")
-    with pytest.raises(ConfigError, match="--kv-cache-dtype int8 is not for bloom"):
+def test_the_context_ends_before_keys_are_dropped(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "doge", keep_window_size=48)
+    with Engine(str(folder), **FLAGS) as engine:
+        assert engine.info.context_length == 48
+
+
+@pytest.mark.parametrize("architecture", ["bloom", "doge"])
+def test_numbers_beside_keys_are_not_rounded(tmp_path: Path, architecture: str) -> None:
+    folder = make_checkpoint(tmp_path, architecture)
+    with pytest.raises(ConfigError, match=f"--kv-cache-dtype int8 is not for {architecture}"):
         Engine(str(folder), **FLAGS, kv_cache_dtype="int8")
 
 

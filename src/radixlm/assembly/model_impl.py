@@ -48,10 +48,10 @@ def config_of(config: EngineConfig, files: ModelFiles) -> ModelConfig:
         if getattr(config, name):
             raise ConfigError(f"--{name} is not for models that transformers computes")
     source = source_in(_library(files), files.path)
-    if source.alibi and config.kv_cache_dtype == "int8":
+    if source.lengthens and config.kv_cache_dtype == "int8":
         raise ConfigError(
-            f"--kv-cache-dtype int8 is not for {source.text.model_type}, whose keys have positions "
-            "beside them (ALiBi)"
+            f"--kv-cache-dtype int8 is not for {source.text.model_type}, whose keys have numbers "
+            "beside them that would be rounded with them"
         )
     return shape_of(source, files.generation_config())
 

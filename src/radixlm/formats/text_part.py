@@ -19,10 +19,14 @@ _OUTSIDE = (
     *("quantization_config", "transformers_version", "dtype", "torch_dtype"),
     *("eos_token_id", "bos_token_id"),
 )
-# Their weights, or a part of them: a scale beside its codes. Nemotron-H calls a decoder a backbone.
+# Their weights, or a part of them: a scale beside its codes. Nemotron-H calls a decoder a backbone,
+# BLIP's text has BERT's names.
 _EMBEDDING, _HEAD = (
-    re.compile(rf"((?:.*\.)?){name}\.(.+)")
-    for name in (r"(?:embed_tokens|(?<=backbone\.)embeddings)", "lm_head")
+    re.compile(rf"((?:.*\.)?)(?:{names})\.(.+)")
+    for names in (
+        r"embed_tokens|(?<=backbone\.)embeddings|(?<=text_decoder\.bert\.)embeddings\.word_embeddings",
+        r"lm_head|(?<=text_decoder\.)cls\.predictions",
+    )
 )
 # Parts with embeddings of their own.
 _OTHERS = re.compile(r"(^|\.)(talker|code2wav|code_predictor|mtp|vision|visual|audio)")

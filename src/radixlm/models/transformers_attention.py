@@ -7,7 +7,7 @@ several times.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,12 @@ from radixlm.layers.rotary import Rotation
 
 # What it is called in transformers' table of attention functions.
 NAME = "radixlm"
+# Methods that make masks, and what modules get in place of theirs: none, or what is added to the
+# scores of each key, (1, heads, 1, tokens).
+MASKS: Mapping[str, Callable[..., Tensor | None]] = {
+    "_prepare_decoder_attention_mask": lambda *_: None,
+    "prepare_dynamic_mask": lambda dt_states, **_: dt_states[:, :, None],
+}
 # Of attention's arguments those tensors that change nothing here.
 _HARMLESS = frozenset({"position_ids", "cache_position", "position_embeddings"})
 
@@ -113,9 +119,20 @@ def attention(
     """Attend, called as transformers calls attention. A mask is one that the model made by
     itself.
     """
-    if attention_mask is not None:
-        more["attention_mask"] = attention_mask
     more.setdefault("is_causal", getattr(module, "is_causal", True))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if attention_mask is not None and attention_mask.shape[2] == 1:
+        query, key = _lengthened(query, key, scale, attention_mask)
+    elif attention_mask is not None:
+        more["attention_mask"] = attention_mask
     bridge: Bridge = module.radixlm
     return bridge(query, key, value, scale, more), None
+
+
+def _lengthened(q: Tensor, k: Tensor, scale: float, added: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys of two more numbers (sizes stay even), whose scaled products have `added`:
+    (1, heads, 1, tokens), alike for all queries that read a head of keys.
+    """
+    more = q.new_tensor([1 / scale, 0]).expand(*q.shape[:3], 2)
+    its = added[:, :: q.shape[1] // k.shape[1]].transpose(2, 3).expand(*k.shape[:3], 2)
+    return torch.cat([q, more], dim=3), torch.cat([k, its.to(k.dtype)], dim=3)

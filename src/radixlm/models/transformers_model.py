@@ -13,9 +13,11 @@ refused by name.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +36,19 @@ from radixlm.models.hf_config import EndTokens
 from radixlm.models.meta_numbers import NoNumbers
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Traits
-from radixlm.models.transformers_attention import NAME, Bridge, attention
+from radixlm.models.transformers_attention import MASKS, NAME, Bridge, attention
 from radixlm.models.transformers_modules import replace_modules
 from radixlm.models.transformers_scores import ASKED, OWN, OwnAttention, no_mask
-from radixlm.models.transformers_source import Source, refused, source_in
+from radixlm.models.transformers_source import ENCODER, Source, refused, source_in
 from radixlm.products.gemm_choice import Choose
 
+_logger = logging.getLogger("radixlm.models")
 # Rotations that change with the longest position of a step: keys that are cached would be wrong.
 _CHANGING = ("dynamic", "longrope")
 # Of models with ALiBi some do not say what they were trained with.
 _LENGTHS, _LENGTH = ("max_position_embeddings", "max_seq_len", "seq_length"), 2048
+# Doge attends to all keys up to this many, and then to those with the greatest numbers added.
+_KEPT = "keep_window_size"
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
@@ -58,9 +63,12 @@ class TransformersModel:
             self._own = OwnAttention(self._bridge, alibi=source.alibi, kv_heads=source.kv_heads)
         for module in model.modules():
             module.radixlm = self._bridge
+            for name in filter(partial(hasattr, module), MASKS):
+                setattr(module, name, MASKS[name])
         self._takes = inspect.signature(model.forward).parameters.keys() & {"position_ids"}
         if not self._takes and not source.alibi:
             raise refused(config.model_type, "it takes no positions")
+        self._first = source.first_position
         self.config = self._asked(config)
         if self._own:
             model.config._attn_implementation = OWN
@@ -82,7 +90,7 @@ class TransformersModel:
         return made
 
     def _run(self, token_ids: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        named = dict.fromkeys(self._takes, positions[None])
+        named = dict.fromkeys(self._takes, positions[None] + self._first)
         if self._own:
             self._own.begin(positions)
         with self._own or nullcontext():
@@ -107,7 +115,7 @@ class TransformersModel:
             count = f"attention was asked {len(calls)} times by {config.n_layers} layers"
             raise refused(config.model_type, f"{count}; it has layers of another kind")
         if not all(call.causal for call in calls):
-            raise refused(config.model_type, "it is an encoder, whose tokens see those after them")
+            raise refused(config.model_type, ENCODER)
         if len({(call.heads[0], call.cap) for call in calls}) > 1:
             raise refused(config.model_type, "its layers have different numbers of heads")
         (n_heads, n_kv_heads), head_dim, cap = calls[0].heads, max(calls[0].dims), calls[0].cap
@@ -141,12 +149,18 @@ def shape_of(source: Source, ends: Mapping[str, Any]) -> ModelConfig:
         (its for name in _LENGTHS if (its := getattr(config, name, None)) is not None),
         _LENGTH if source.alibi else None,
     )
+    if hasattr(config, _KEPT):
+        sizes[_KEPT] = getattr(config, _KEPT)
     for field, value in sizes.items():
         if not isinstance(value, int) or value < 1:
             raise unsupported(field, value, "a positive integer")
+    context_length = sizes["max_position_embeddings"] or 1
+    if (kept := sizes.get(_KEPT) or context_length) < context_length:
+        _logger.info("the context is %s tokens (%s): with more, keys are dropped", kept, _KEPT)
+        context_length = kept
     _check_ropes(getattr(config, "rope_parameters", None))
     window = getattr(config, "sliding_window", None)
-    if window and window >= sizes["max_position_embeddings"]:
+    if window and window >= context_length:
         window = None
     kinds = getattr(config, "layer_types", None)
     if kinds and "sliding_attention" not in kinds:
@@ -165,7 +179,7 @@ def shape_of(source: Source, ends: Mapping[str, Any]) -> ModelConfig:
         n_heads=n_heads,
         n_kv_heads=n_heads,
         head_dim=(sizes["hidden_size"] or 1) // n_heads,
-        context_length=sizes["max_position_embeddings"] or 1,
+        context_length=context_length,
         norm_eps=0.0,
         rope=RopeConfig(10_000.0),
         ropes=(),

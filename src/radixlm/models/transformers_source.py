@@ -26,10 +26,15 @@ _COMPATIBLE = frozenset({"biogpt"})
 # Classes that compute attention by themselves, in the form that `OwnAttention` knows.
 _OWN = frozenset(
     {
-        *("bloom", "codegen", "falcon", "git", "gpt_neo", "gpt_neox_japanese", "gptj", "mpt"),
-        *("openai-gpt", "xglm"),
+        *("blip_text_model", "bloom", "codegen", "falcon", "git", "gpt_neo", "gpt_neox_japanese"),
+        *("gptj", "mpt", "openai-gpt", "xglm"),
     }
 )
+# Modules of classes that run with an image alone, which compute their text.
+_TEXTS = {"blip": "text_decoder", "kosmos-2": "text_model"}
+# Texts whose positions begin after that of padding, 1 in each that is published.
+_PADDED, _PADDING = frozenset({"kosmos_2_text_model", "kosmos_2_5_text_model"}), 1
+ENCODER = "it is an encoder, whose tokens see those after them"
 
 
 class Source(NamedTuple):
@@ -51,6 +56,16 @@ class Source(NamedTuple):
         """Whether scores grow with a key's position, which is all that it knows of positions."""
         without = "position_ids" not in inspect.signature(self.kind.forward).parameters
         return self.attends and (without or bool(getattr(self.text, "alibi", False)))
+
+    @property
+    def lengthens(self) -> bool:
+        """Whether keys have numbers beside them: what scores are to have added."""
+        return self.alibi or self.text.model_type == "doge"
+
+    @property
+    def first_position(self) -> int:
+        """The position of a sequence's first token, as its modules count."""
+        return _PADDING + 1 if self.text.model_type in _PADDED else 0
 
     @property
     def kv_heads(self) -> int:
@@ -102,20 +117,28 @@ def source_of(library: Any, config: Any) -> Source:
     if type(text) in alone:
         source = Source(alone[type(text)], text, text)
     elif type(config) in more:
-        source = Source(_for_text(more[type(config)]), config, text)
+        source = Source(_for_text(more[type(config)], _TEXTS.get(config.model_type)), config, text)
     else:
         raise refused(name, "it has no causal language model of its text alone")
     kinds = set(getattr(text, "layer_types", None) or ()) - _KINDS
     if kinds:
         raise refused(name, f"it has layers of {', '.join(sorted(kinds))}")
+    if name in _PADDED and text.pad_token_id != _PADDING:
+        raise unsupported("pad_token_id", text.pad_token_id, str(_PADDING))
+    if name == "doge" and text.is_moe:
+        raise refused(name, "which experts a token gets depends on the others of a step")
     known = source.kind.is_backend_compatible() or name in _COMPATIBLE | _OWN
+    if not known and getattr(text, "is_decoder", None) is False:
+        raise refused(name, ENCODER)
     if not known:
         raise refused(name, "its attention can not be replaced")
     return source
 
 
-def _for_text(kind: Any) -> Any:
-    """A class of transformers without the modules of what is no text: nothing is read for them."""
+def _for_text(kind: Any, part: str | None) -> Any:
+    """A class of transformers without the modules of what is no text: nothing is read for them.
+    part: the module that is called in its place.
+    """
 
     def made(self: Any, config: Any) -> None:
         kind.__init__(self, config)
@@ -124,7 +147,11 @@ def _for_text(kind: Any) -> Any:
             if not is_of_text(own) and not re.search(r"layers\.\d", place):
                 setattr(self.get_submodule(place), own, torch.nn.Identity())
 
-    return type(kind.__name__, (kind,), {"__init__": made, "__module__": kind.__module__})
+    def of_part(self: Any, position_ids: Any, **more: Any) -> Any:
+        return getattr(self, str(part))(position_ids=position_ids, **more)
+
+    own = {"__init__": made, "__module__": kind.__module__} | ({"forward": of_part} if part else {})
+    return type(kind.__name__, (kind,), own)
 
 
 def _check_weights(config: Any, folder: Path) -> None:

@@ -48,6 +48,16 @@ def test_a_head_in_parts() -> None:
     assert text_names(names) == {names[0]: "model.embed_tokens.weight"} | heads
 
 
+def test_names_of_bert_in_a_text() -> None:
+    embedding = "bert.embeddings.word_embeddings.weight"
+    names = [
+        f"text_decoder.{embedding}",
+        "text_decoder.cls.predictions.bias",
+        f"qformer.{embedding}",
+    ]
+    assert text_names(names).keys() == set(names[:2])
+
+
 def test_no_text() -> None:
     assert text_names(["visual.x", "audio.embed_tokens.weight"]) == {}
 

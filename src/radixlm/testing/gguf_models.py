@@ -63,6 +63,8 @@ def of_256(family: str) -> dict[str, Any]:
         more = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
     if family in ("qwen2_moe", "qwen3_moe", "nemotron_h"):
         more["moe_intermediate_size"] = 256
+    if family == "nemotron_h":
+        more["time_step_min"] = 1e-30  # to which transformers holds steps of prompts alone
     if family == "llama4_text":
         more["intermediate_size_mlp"] = 256
     if family == "mimo_v2_flash":

@@ -8,6 +8,7 @@ import pytest
 
 from radixlm.cache import Lease, RadixCache, Usage
 from radixlm.cache.components.states import StateSlots
+from radixlm.cache.radix.node import Match
 from radixlm.core.batch import EMPTY
 from radixlm.core.errors import CacheError, ConfigError, PinError
 from radixlm.core.misses import MissReason
@@ -57,6 +58,19 @@ def test_a_match_ends_at_the_deepest_checkpoint() -> None:
     assert serve(cache, [1, 2, 9]) == 0
     assert cache.tree.match_prefix([1, 2, 3, 4, 5, 6, 7]).length == 7
     assert states.usage() == Usage(2, 0, 0, 2)
+
+
+def test_what_another_component_cuts_ends_at_a_checkpoint_again() -> None:
+    cache, states = make()
+    key = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    serve(cache, key, 3, 6, 8)
+
+    class AtMostSeven:
+        def cut(self, match: Match) -> Match:
+            return match if match.length <= 7 else cache.tree.match_prefix(key[:7])
+
+    cache.components = (states, AtMostSeven())
+    assert cache.match(key).length == 6
 
 
 def test_a_state_is_copied_when_it_is_used_and_not_before() -> None:

@@ -272,9 +272,8 @@ def test_what_does_not_go_with_states_is_refused_by_name(
 def test_the_same_bits_in_any_company(model: Model, dtype: str) -> None:
     """Wherever prompts are cut, and whether their tokens were read or written."""
     if model.architecture in NOT_DETERMINISTIC:
-        with pytest.raises(
-            ConfigError, match=r"--deterministic does not know (the (latents|states)|sliding windows)"
-        ):
+        unknown = "--deterministic does not know (the (latents|states)|sliding windows)"
+        with pytest.raises(ConfigError, match=unknown):
             model.opened(deterministic=True)
         return
     params = replace(PARAMS, logprobs=5)

@@ -134,8 +134,8 @@ HYBRIDS: Mapping[str, Mapping[str, Any]] = {
         "mlp_alpha_factor": 0.9,
         "mlp_beta_factor": 1.4,
     },
-    "mamba": {"state_size": 6, "intermediate_size": 112},
-    "falcon_mamba": {"state_size": 6, "intermediate_size": 112},
+    "mamba": {"state_size": 6, "intermediate_size": 128},
+    "falcon_mamba": {"state_size": 6, "intermediate_size": 128},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12},
     "zamba": {
         "num_hidden_layers": 8,

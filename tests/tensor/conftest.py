@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from radixlm.engine import EngineCore
 from radixlm.scheduler import restoring
+from tests.invariants import check
 from tests.pretend_gpu import PretendGpu, on_pretend_gpu
 
 
@@ -17,6 +19,19 @@ def always_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(restoring, "READING_TO_COMPUTING", 1e6)
     monkeypatch.setattr(restoring.Pace, "learn_computed", lambda *_: None)
+
+
+@pytest.fixture
+def checked_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All invariants of the cache hold after each step of an engine."""
+    step = EngineCore.step
+
+    def checked(core: EngineCore) -> object:
+        made = step(core)
+        check(core.cache)
+        return made
+
+    monkeypatch.setattr(EngineCore, "step", checked)
 
 
 @pytest.fixture

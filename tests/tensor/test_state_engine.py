@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from radixlm.cli.check_command import command as check_command
 from radixlm.core.errors import ConfigError, InvalidRequestError
 from radixlm.core.misses import MissReason
 from radixlm.core.request import Breakpoint, RequestOutput
-from radixlm.engine import EngineCore
 from radixlm.testing.hybrids import HYBRIDS
 from radixlm.testing.reference import greedy, load_reference, make_checkpoint
-from tests.invariants import check
+
+pytestmark = pytest.mark.usefixtures("checked_steps")
 
 LONG = [2 + number * 7 % 60 for number in range(150)]
 # A branch after 70 tokens, one after 100; a prompt that is a part of another.
@@ -61,20 +60,6 @@ class Model:
 )
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(tmp_path_factory.mktemp("model"), request.param)
-
-
-@pytest.fixture(autouse=True)
-def _checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All invariants hold after each step."""
-    step = EngineCore.step
-
-    def checked(core: EngineCore) -> object:
-        made = step(core)
-        check(core.cache)
-        return made
-
-    monkeypatch.setattr(EngineCore, "step", checked)
-    return
 
 
 def tokens(outputs: list[RequestOutput]) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from radixlm.core.request import Namespace, RequestOutput
 from radixlm.engine import EngineCore
 from radixlm.testing.hybrids import HYBRIDS
 from radixlm.testing.reference import greedy, load_reference, make_checkpoint
-from tests.invariants import check
 from tests.server_support import until, wait_for_copies
+
+pytestmark = pytest.mark.usefixtures("always_read", "checked_steps")
 
 BLOCK = 16
 LONG = [2 + number * 7 % 60 for number in range(150)]
@@ -46,20 +46,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def expected(model: Path) -> list[list[int]]:
     return greedy(load_reference(model), PROMPTS, PARAMS.max_tokens).tokens
-
-
-@pytest.fixture(autouse=True)
-def _checked(monkeypatch: pytest.MonkeyPatch, always_read: None) -> Iterator[None]:
-    """All invariants hold after each step; what is stored is read."""
-    step = EngineCore.step
-
-    def checked(core: EngineCore) -> object:
-        made = step(core)
-        check(core.cache)
-        return made
-
-    monkeypatch.setattr(EngineCore, "step", checked)
-    return
 
 
 def opened(model: Path, **flags: Any) -> Engine:

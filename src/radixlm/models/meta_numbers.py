@@ -32,6 +32,7 @@ class NoNumbers(TorchFunctionMode):
         if func.__name__ == "tolist":
             return torch.zeros(first.shape, dtype=first.dtype).tolist()
         if func.__name__ == "split" and isinstance(args[1], list):
-            sizes, dim = args[1], (kwargs or {}).get("dim", 0)
-            sizes[0] += first.shape[dim] - sum(sizes)
+            (size, *sizes), dim = args[1], (kwargs or {}).get("dim", 0)
+            size = first.shape[dim] - sum(sizes)
+            args = first, [size, *sizes], *args[2:]
         return func(*args, **(kwargs or {}))

@@ -69,9 +69,9 @@ class Replay:
     without a time go on at once. scale: tokens that one of a prompt stands for. problems: gets the
     calls that the engine refuses. disk: a tier below the pool. replicas: how many; routing: which
     of them takes a call. done: called after each call. calls: that were answered. generated: tokens
-    of their answers. cached: tokens that
-    each found, in the order of their first tokens. no_state_tokens: of prompts, cached but computed
-    again as no state is kept. history: what was asked for, in order.
+    of their answers. cached: tokens that each found, in the order of their first tokens.
+    no_state_tokens: of prompts, cached but computed again as no state is kept. history: what was
+    asked for, in order.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ Join = Callable[[Lanes, list[Any]], list[Any]]
 class Strip:
     """Code for one product: sums of all rows and vectors, as variables that become registers.
 
-    lanes: of a vector. widened: rows are float32, also where units are pairs.
+    lanes: of a vector. widened: rows are float32, and units pairs.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Strip:
         lanes: int = MOST_LANES,
         widened: bool = False,
     ) -> None:
-        self._builder, self._widened = builder, pairs and widened
+        self._builder, self._widened = builder, widened
         self._ops = ops = Lanes(builder, lanes)
         if pairs:
             self._load, self._load_one = ops.load_pairs, ops.load_pair

@@ -89,6 +89,11 @@ def forms_of(weight: Tensor, *, gated: bool = False) -> tuple[Form, ...]:
     return ("tiles", "vectors") if tiles else ("vectors",)
 
 
+def _widens(*, pairs: bool) -> bool:
+    """Whether rows are widened before they meet a panel: nothing multiplies its pairs."""
+    return pairs and not has_bfloat16()
+
+
 class PanelProduct:
     """x times the transposed weight, plus the bias. One call at a time.
 
@@ -124,7 +129,7 @@ class PanelProduct:
             product_kernel, vectors=vectors, pairs=pairs, halves=dtype == torch.bfloat16
         )
         self._units = inputs // numbers
-        self._widens = pairs and not has_bfloat16()
+        self._widens = _widens(pairs=pairs)
         self._workers = self._workers_of(forms, gate)
 
     def _workers_of(self, forms: Iterable[Form], gate: GateKind | None) -> dict[Form, Worker]:
@@ -237,7 +242,7 @@ def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind
         for each in (height, low)
     )
     wide = _make_vector_strip(vectors, height, pairs=False, halves=halves, gate=gate)
-    widens = pairs and not has_bfloat16()
+    widens = _widens(pairs=pairs)
 
     @inner
     def rows(
@@ -313,7 +318,7 @@ def _make_vector_strip(
             return [gate_product(builder, ops, gate, *row, coarse=halves)] if gate else row
 
         x, x_stride, last, panel, units, bias, into, stride = values
-        widened = not has_bfloat16()
+        widened = _widens(pairs=pairs)
         sums = Strip(builder, height, vectors, pairs=pairs, lanes=VECTOR_LANES, widened=widened)
         sums.take_one(bias)
         x_rows = rows_until(builder, x, x_stride, last, height)
@@ -358,7 +363,7 @@ def product_kernel(
     else:
         multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves, gate=gate)
     lanes, own_size = vectors * VECTOR_LANES, inner(widened_size)
-    widens = pairs and not has_bfloat16() and form == "vectors"
+    widens = form == "vectors" and _widens(pairs=pairs)
     columns = lanes // 2 if gate else lanes
 
     def product(args: _Arguments) -> None:

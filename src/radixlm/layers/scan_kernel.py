@@ -22,15 +22,25 @@ from numba.core import cgutils
 
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import VECTOR_LANES
-from radixlm.kernels.vectors import Lanes, emitted, inner, lanes_of, offset, over_rows, words
+from radixlm.kernels.vectors import (
+    Lanes,
+    emitted,
+    inner,
+    lanes_of,
+    offset,
+    over_rows,
+    vectors_and_rest,
+    words,
+)
 
 # Added to the squares of a key or query before it is brought to length 1.
 LEAST = 1e-6
 _INT64 = ir.IntType(64)
 # Of a part of a state, and the sums of its columns that stay in registers.
 _PART_BYTES, _MOST_VECTORS = 32 << 10, 6
-# Tokens whose factors are made before all parts of a state go through them.
-_AT_ONCE = 64
+# Tokens whose factors are made before all parts of a state go through them, and the most bytes of
+# decays by channel among these: a thread's stack has them.
+_AT_ONCE, _DECAY_BYTES = 64, 128 << 10
 _FACTORS = 4
 _FACTOR_BYTES = 4 * _FACTORS
 
@@ -74,10 +84,11 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
     width = 4 * shape.vectors * shape.lanes
     by_channel = shape.by_channel
     decay_bytes = key_bytes if by_channel else 4
+    at_once = max(1, min(_AT_ONCE, _DECAY_BYTES // key_bytes))
     make_factors, fade = _make_factors(shape), _make_fade(shape.key if by_channel else 0)
     find, step = _make_find(shape), _make_step(shape)
-    of_factors, of_found = _room(_AT_ONCE * _FACTOR_BYTES), _room(width)
-    of_decays = _room(_AT_ONCE * key_bytes if by_channel else 4)
+    of_factors, of_found = _room(at_once * _FACTOR_BYTES), _room(width)
+    of_decays = _room(at_once * key_bytes if by_channel else 4)
 
     @inner
     def scan(args: _Arguments, unit: int) -> None:
@@ -87,8 +98,8 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
         state = args.states + slot * args.slot + head * shape.key * value_bytes
         factors, decays, found = of_factors(), of_decays(), of_found()
         key_head, skip = head // args.repeats * key_bytes, args.skip + 4 * head * (args.skip != 0)
-        for begin in range(first, stop, _AT_ONCE):
-            count, at = min(stop - begin, _AT_ONCE), begin * args.stride + key_head
+        for begin in range(first, stop, at_once):
+            count, at = min(stop - begin, at_once), begin * args.stride + key_head
             queries, keys = args.queries + at, args.keys + at
             for t in range(count):
                 number, by = (begin + t) * args.heads + head, t * args.stride
@@ -169,9 +180,9 @@ def _make_fade(size: int) -> Any:
     @emitted(types.void, types.int64, types.int64)
     def fade(builder: ir.IRBuilder, decay: Any, into: Any) -> None:
         if size:
-            ops = Lanes(builder, min(lanes_of(size), VECTOR_LANES))
-            for place in range(0, size, ops.lanes):
-                ops.store(ops.exp(ops.load(decay, place)), into, place)
+            for ops, index in vectors_and_rest(builder, ir.Constant(_INT64, size)):
+                read, at = (offset(builder, each, index, 4) for each in (decay, into))
+                ops.store(ops.exp(ops.load(read, 0)), at, 0)
 
     return fade
 

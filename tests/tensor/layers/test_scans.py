@@ -88,13 +88,15 @@ def test_a_row_equals_a_loop(
         ScanShape(256, 64, delta=False),
         ScanShape(12, 20, delta=True, by_channel=True),
         ScanShape(7, 3, delta=False),
+        ScanShape(40_000, 1, delta=True, by_channel=True),  # whose decays no thread's stack holds
     ],
     ids=str,
 )
 def test_sizes_that_are_compiled(shape: ScanShape) -> None:
     key, value, delta, by_channel = shape
-    inputs, kept = made_up(70, key=key, value=value, by_channel=by_channel), states(key, value)
-    read, after = scanned(of(shape), inputs, kept, StateRow(0, 70, 0, 1))
+    count = 70 if key < 1000 else 3
+    inputs, kept = made_up(count, key=key, value=value, by_channel=by_channel), states(key, value)
+    read, after = scanned(of(shape), inputs, kept, StateRow(0, count, 0, 1))
     expected, its = by_token(inputs, kept[1], delta=delta)
     assert (read - expected).abs().max() < 1e-4 * expected.abs().max()
     assert (after[1] - its).abs().max() < 1e-5 * its.abs().max()

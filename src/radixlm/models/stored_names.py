@@ -51,8 +51,13 @@ class Renamed:
         first, *others = sorted(self._stored[name], key=_place)
         if not others:
             return self._checkpoint.read(first)
-        parts = [self._checkpoint.read(stored) for stored in (first, *others)]
-        return torch.cat([part for part in parts if isinstance(part, Tensor)])
+        return torch.cat([self._floats(stored) for stored in (first, *others)])
+
+    def _floats(self, stored: str) -> Tensor:
+        weight = self._checkpoint.read(stored)
+        if isinstance(weight, Tensor):
+            return weight
+        return weight.dequantized().view(self._checkpoint.shapes[stored])
 
 
 def _place(stored: str) -> int:

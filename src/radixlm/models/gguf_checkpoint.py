@@ -122,8 +122,10 @@ class GGUFCheckpoint:
             weight = _joined(parts)
         if (rows := place.rows) is not None:
             weight = weight.rows(rows) if isinstance(weight, QuantizedWeight) else weight[rows]
-        weight = self._converted.undone(name, weight, joined=len(parts) > 1)
-        return weight.view(self.shapes[name]) if isinstance(weight, Tensor) else weight
+        shape = self.shapes[name]  # which files may have in other dimensions
+        if tuple(weight.shape) != shape:
+            weight = floats(weight).view(shape)
+        return self._converted.undone(name, weight, joined=len(parts) > 1)
 
     def read_cut(self, name: str, cut: Cut) -> Tensor | QuantizedWeight:
         return cut.of(name, self.read(name))

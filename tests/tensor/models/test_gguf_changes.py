@@ -118,6 +118,19 @@ def test_states_that_would_grow_are_refused(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize("family", ["qwen3_5_text", "bamba"])
+def test_sizes_of_one_that_files_have_more_of(tmp_path: Path, family: str) -> None:
+    _, path = write_pair(tmp_path, family, "F32")
+    config, file = load_config(path), GGUFFile(path)
+    expected = GGUFCheckpoint(file, config)
+    for name, tensor in file.tensors.items():
+        file.tensors[name] = tensor._replace(shape=(1, *tensor.shape))
+    found = GGUFCheckpoint(file, config)
+    assert found.shapes == expected.shapes
+    names = [name for name in found.shapes if ".experts." not in name]
+    assert all(torch.equal(found.read(name), expected.read(name)) for name in names)
+
+
 def test_weights_of_an_activation_that_are_missing_are_named(tmp_path: Path) -> None:
     _, path = write_pair(tmp_path, "apertus", "F32")
     config, file = load_config(path), GGUFFile(path)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from radixlm.layers.linear import Linear, RMSNorm
+from radixlm.models.transformers_source import refused
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import Choose
 
@@ -61,13 +62,17 @@ class _Norm(nn.Module):
 @torch.no_grad()
 def replace_modules(model: nn.Module, choose: Choose) -> None:
     """Replace modules of a loaded model, one by one: a product's memory is freed before the next is
-    packed.
+    packed. Raises UnsupportedModelError for a module without source code.
     """
     sources: dict[type, str] = {}
     for parent in list(model.modules()):
         kind = type(parent)
         if kind not in sources:
-            sources[kind] = inspect.getsource(kind.forward)
+            try:
+                sources[kind] = inspect.getsource(kind.forward)
+            except (OSError, TypeError):  # only that says what a module does with its weights
+                why = f"the source code of its {kind.__name__} is not there"
+                raise refused(type(model).__name__, why) from None
         for name, child in list(parent.named_children()):
             its: Any = child
             if f"self.{name}.weight" in sources[kind]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from radixlm.core.errors import UnsupportedModelError
 from radixlm.models.transformers_modules import replace_modules
 from radixlm.products.gemm_choice import one_way
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
@@ -53,3 +56,12 @@ def test_rows_of_another_type_than_the_weight(kept: torch.dtype, given: torch.dt
     made = holder(x)
     assert made.dtype == given
     torch.testing.assert_close(made.float(), norm(x).float(), atol=0.05, rtol=0.02)
+
+
+def test_a_module_without_source_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(_kind: object) -> NoReturn:
+        raise OSError("could not get source code")
+
+    monkeypatch.setattr(inspect, "getsource", without)
+    with pytest.raises(UnsupportedModelError, match="the source code of its Sequential is not"):
+        replace_modules(nn.Sequential(nn.Linear(4, 4)), one_way)

@@ -211,6 +211,15 @@ def test_the_context_ends_before_keys_are_dropped(tmp_path: Path) -> None:
         assert engine.info.context_length == 48
 
 
+def test_the_context_ends_where_alibi_s_positions_are_not_exact(tmp_path: Path) -> None:
+    lengths = {1000: 1000, 65_792: 65_792, 100_000: 65_792}
+    for length, expected in lengths.items():
+        files = files_of(
+            make_checkpoint(tmp_path / str(length), "mpt", max_position_embeddings=length)
+        )
+        assert unloaded(files).context_length == expected
+
+
 @pytest.mark.parametrize("architecture", ["bloom", "doge"])
 def test_numbers_beside_keys_are_not_rounded(tmp_path: Path, architecture: str) -> None:
     folder = make_checkpoint(tmp_path, architecture)

@@ -38,7 +38,7 @@ from radixlm.models.model_config import ModelConfig
 from radixlm.models.traits import Traits
 from radixlm.models.transformers_attention import MASKS, NAME, Bridge, attention
 from radixlm.models.transformers_modules import replace_modules
-from radixlm.models.transformers_scores import ASKED, OWN, OwnAttention, no_mask
+from radixlm.models.transformers_scores import ASKED, MOST_POSITIONS, OWN, OwnAttention, no_mask
 from radixlm.models.transformers_source import ENCODER, Source, refused, source_in
 from radixlm.products.gemm_choice import Choose
 
@@ -158,6 +158,9 @@ def shape_of(source: Source, ends: Mapping[str, Any]) -> ModelConfig:
     if (kept := sizes.get(_KEPT) or context_length) < context_length:
         _logger.info("the context is %s tokens (%s): with more, keys are dropped", kept, _KEPT)
         context_length = kept
+    if source.alibi and context_length > MOST_POSITIONS:
+        _logger.info("the context is %s tokens: ALiBi is exact up to there", MOST_POSITIONS)
+        context_length = MOST_POSITIONS
     _check_ropes(getattr(config, "rope_parameters", None))
     window = getattr(config, "sliding_window", None)
     if window and window >= context_length:

@@ -23,9 +23,10 @@ OWN = "radixlm_own"
 # The number of tokens that they are asked with.
 ASKED = 4
 # Numbers that ALiBi adds to each head: a position has two digits, a slope two parts, so that both
-# are exact in 16 bits.
+# are exact in 16 bits, for as many positions.
 DIGITS = 4
 _BASE = 256
+MOST_POSITIONS = _BASE * (_BASE + 1)
 _PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm"})
 _ABOUT_SHAPES = frozenset({"view", "reshape", "size", "dim", "__get__"})
 # Less than any score that is no mask.

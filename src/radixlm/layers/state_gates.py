@@ -35,6 +35,8 @@ GateNorm = Literal["before", "after", ""]
 OutputActivation = Literal["silu", "sigmoid"]
 ROWS_PER_UNIT = 16
 _INT64 = ir.IntType(64)
+# Of a rate's logarithm: with more, as with this, nothing is left of a state.
+_MOST_RATE = 87.0
 # Of log(1 + y) = 2 (s + s^3 / 3 + ..), s = y / (2 + y) <= 1/3: the error is 1e-8.
 _TERMS = 7
 
@@ -61,7 +63,9 @@ def decay_kernel(*, bfloat16: bool, betas: bool) -> Callable[[Any], None]:
 
             step = ops.load(at(steps, element), 0, bfloat16=bfloat16)
             size = _softplus(builder, ops, builder.fadd(step, ops.load(at(bias), 0)))
-            rates = ops.exp(ops.load(at(rate), 0))
+            rate_log, most_log = ops.load(at(rate), 0), ops.all(_MOST_RATE)
+            is_more = builder.fcmp_ordered(">", rate_log, most_log)
+            rates = ops.exp(builder.select(is_more, most_log, rate_log))
             ops.store(builder.fsub(ops.all(0), builder.fmul(rates, size)), at(decay), 0)
             if betas:
                 number = ops.load(at(its_betas, element), 0, bfloat16=bfloat16)

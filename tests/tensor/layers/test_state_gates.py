@@ -31,6 +31,13 @@ def test_decays(dtype: torch.dtype, heads: int, *, betas: bool) -> None:
     )
 
 
+def test_nothing_is_left_where_rates_exceed_float32() -> None:
+    rate = torch.tensor([86.0, 89.0, 150.0, -150.0])
+    decays = Decays(rate, torch.zeros(4), TensorOptions(torch.float32, CPU), most=1.0)
+    decay, _ = decays(torch.ones(1, 4), torch.ones(1, 4))
+    assert decay.exp().tolist() == [[0.0, 0.0, 0.0, 1.0]]
+
+
 def test_numbers_that_are_not_finite_stay_so() -> None:
     decays = Decays(torch.zeros(2), torch.zeros(2), TensorOptions(torch.float32, CPU), most=1.0)
     decay, beta = decays(torch.tensor([[torch.nan, 1.0]]), torch.tensor([[1.0, torch.nan]]))

@@ -249,6 +249,12 @@ def test_no_positions_where_rope_theta_is_null(tmp_path: Path) -> None:
         ("zamba2", {"layers_block_type": ["hybrid"]}, "one for each of 5 layers"),
         ("zamba2", {"use_long_context": True}, "'use_long_context' is True.* false"),
         ("kimi_linear", {"mla_use_nope": False}, "'mla_use_nope' is False.* true"),
+        (
+            "olmo_hybrid",
+            {"linear_num_key_heads": 64, "linear_num_value_heads": 64, "linear_key_head_dim": None},
+            "'linear_num_key_heads' is 64.* without linear_key_head_dim",
+        ),
+        ("minimax", {"rotary_dim": 16, "head_dim": "16"}, "'head_dim' is '16'.* positive integer"),
     ],
 )
 def test_what_is_not_supported_is_named(

@@ -27,10 +27,11 @@ class TurnedPart(HFConfig):
     @model_validator(mode="before")
     @classmethod
     def _share(cls, values: Any) -> Any:
-        turned = values.get("rotary_dim") if isinstance(values, Mapping) else None
-        if not isinstance(turned, int):
+        if not isinstance(values, Mapping):
             return values
-        size = values.get("head_dim") or 128
+        turned, size = values.get("rotary_dim"), values.get("head_dim") or 128
+        if not (isinstance(turned, int) and isinstance(size, int)):
+            return values
         return {"partial_rotary_factor": turned / size, **values}
 
 

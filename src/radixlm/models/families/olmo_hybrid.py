@@ -64,6 +64,9 @@ class OlmoHybrid(Olmo2):
         if values % keys:
             raise unsupported("linear_num_value_heads", values, f"a multiple of {keys}")
         key = self.linear_key_head_dim or int(0.75 * self.hidden_size / keys)
+        if not key:
+            fit = f"less than 3/4 of hidden_size, {self.hidden_size}, without linear_key_head_dim"
+            raise unsupported("linear_num_key_heads", keys, fit)
         sizes = keys, values, key, self.linear_value_head_dim or 2 * key
         most = 2.0 if self.linear_allow_neg_eigval else 1.0
         names: dict[str, Any] = {"norm": "o_norm", "output": "o_proj"}

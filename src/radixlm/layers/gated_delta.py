@@ -4,7 +4,7 @@ fades, and in which each token corrects what its key reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from radixlm.layers.lora import Multiply
 from radixlm.layers.scan_kernel import ScanShape
 from radixlm.layers.scans import Scan
 from radixlm.layers.state_gates import Decays, OutputGate
+from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
@@ -83,14 +84,12 @@ def by_kind(sizes: Sequence[int], heads: int) -> Tensor:
     return torch.cat([part.flatten() for part in by_head.split_with_sizes(list(sizes), 1)])
 
 
-class GatedDelta:
+class GatedDelta(StateLayer):
     """A layer's state and the projections around it, in place of attention.
 
     What is projected are, of all heads: queries, keys and values, which go through the convolution;
     gates of what is read; betas, how much a token corrects; and what decays are made of.
     """
-
-    is_compiled = False
 
     def __init__(
         self, sizes: DeltaSizes, layer: int, hidden: int, eps: float, options: TensorOptions
@@ -107,6 +106,8 @@ class GatedDelta:
         self._gate = OutputGate((sizes.values, sizes.value), self.norm, "before", eps, options)
         inner = sizes.values * sizes.value
         self.output = Linear(inner, {sizes.output: hidden}, options, bias=False)
+        own = {"A_log": self.decay, "dt_bias": self.step, f"{sizes.norm}.weight": self.norm}
+        super().__init__([self.projections, self.output], own, conv1d=self.conv)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -127,15 +128,3 @@ class GatedDelta:
         inputs = ScanInputs(queries, keys, values, *self._decays(step, beta))
         read = self._scan(inputs, self._layer, states).flatten(1)
         return multiply(self.output, self._gate(read, gate), None)
-
-    def linears(self) -> list[Linear]:
-        """The projections in the order in which they are computed."""
-        return [self.projections, self.output]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for linear in self.linears():
-            yield from linear.named_weights()
-        yield from self.conv.named_weights("conv1d")
-        yield "A_log", self.decay
-        yield "dt_bias", self.step
-        yield f"{self._sizes.norm}.weight", self.norm

@@ -4,7 +4,6 @@ which the state fades.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from radixlm.layers.mlps import sigmoid
 from radixlm.layers.scan_kernel import ScanShape
 from radixlm.layers.scans import Scan
 from radixlm.layers.state_gates import OutputGate
+from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
@@ -51,12 +51,10 @@ class KimiSizes(NamedTuple):
         return {}
 
 
-class KimiDelta:
+class KimiDelta(StateLayer):
     """A layer's state and the projections around it, in place of attention. What fades and what
     gates what is read are made by two products each, the first of a head's size, or by one.
     """
-
-    is_compiled = False
 
     def __init__(
         self, sizes: KimiSizes, layer: int, hidden: int, eps: float, options: TensorOptions
@@ -80,6 +78,10 @@ class KimiDelta:
         groups = sizes.heads, head
         self._gate = OutputGate(groups, self.norm, "before", eps, options, "sigmoid")
         self.output = Linear(inner, {"o_proj": hidden}, options, bias=False)
+        decay = self.decay.view(-1) if sizes.whole else self.decay
+        own = {"A_log": decay, "dt_bias": self.step, "o_norm.weight": self.norm}
+        linears = [self.projections, *self.seconds, self.output]
+        super().__init__(linears, own, conv1d=self.conv)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -104,14 +106,3 @@ class KimiDelta:
         if least:
             return sigmoid(rates * steps).mul_(least)
         return rates.neg() * functional.softplus(steps)
-
-    def linears(self) -> list[Linear]:
-        """The projections in the order in which they are computed."""
-        return [self.projections, *self.seconds, self.output]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for linear in self.linears():
-            yield from linear.named_weights()
-        yield from self.conv.named_weights("conv1d")
-        decay = self.decay.view(-1) if self._sizes.whole else self.decay
-        yield from (("A_log", decay), ("dt_bias", self.step), ("o_norm.weight", self.norm))

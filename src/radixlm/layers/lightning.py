@@ -4,7 +4,6 @@ each token adds key x value, and which fades by a number that is the head's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from radixlm.layers.mlps import sigmoid
 from radixlm.layers.scan_kernel import ScanShape
 from radixlm.layers.scans import Scan
 from radixlm.layers.state_gates import OutputGate
+from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
@@ -52,10 +52,8 @@ class LightningSizes(NamedTuple):
         return rates * -(1 - layer / (self.layers - 1 + 1e-5) + 1e-5)
 
 
-class LightningAttention:
+class LightningAttention(StateLayer):
     """A layer's state and the projections around it, in place of attention."""
-
-    is_compiled = False
 
     def __init__(
         self, sizes: LightningSizes, layer: int, hidden: int, options: TensorOptions
@@ -69,6 +67,8 @@ class LightningAttention:
         self.norm = options.empty(inner)
         self._gate = OutputGate((1, inner), self.norm, "before", _EPS, options, "sigmoid")
         self.output = Linear(inner, {"out_proj": hidden}, options, bias=False)
+        linears = [self.projections, self.gate, self.output]
+        super().__init__(linears, {"norm.weight": self.norm})
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -80,12 +80,3 @@ class LightningAttention:
         inputs = ScanInputs(queries, keys, values, decay, torch.ones_like(decay))
         read = self._scan(inputs, self._layer, states).flatten(1)
         return multiply(self.output, self._gate(read, multiply(self.gate, x, None)), None)
-
-    def linears(self) -> list[Linear]:
-        """The projections in the order in which they are computed."""
-        return [self.projections, self.gate, self.output]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for linear in self.linears():
-            yield from linear.named_weights()
-        yield "norm.weight", self.norm

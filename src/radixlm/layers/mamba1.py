@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.selective_scan import SelectiveInputs, through_channels_alone
+from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions
 
@@ -48,12 +48,10 @@ class Mamba1Sizes(NamedTuple):
         return {"in_proj": rows} if self.heads else {}
 
 
-class Mamba1:
+class Mamba1(StateLayer):
     """A layer's state and the projections around it, in place of attention. What the convolution
     gives are values, and what steps, keys and queries are made of.
     """
-
-    is_compiled = False
 
     def __init__(
         self, sizes: Mamba1Sizes, layer: int, hidden: int, eps: float, options: TensorOptions
@@ -70,6 +68,11 @@ class Mamba1:
         weighted = sizes.norms == "weights"
         self.norms = [options.empty(size) for size in self._parts] if weighted else []
         self.output = Linear(inner, {"out_proj": hidden}, options, bias=sizes.bias)
+        named = zip(["dt", "b", "c"], self.norms, strict=False)
+        own = {"A_log": self.decay, "D": self.skip}
+        own |= {f"{name}_layernorm.weight": weight for name, weight in named}
+        linears = [self.projections, self.inputs, self.steps, self.output]
+        super().__init__(linears, own, conv1d=self.conv)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -91,15 +94,3 @@ class Mamba1:
             functional.rms_norm(part, part.shape[1:], weight, self._eps)
             for part, weight in zip(parts, weights, strict=True)
         ]
-
-    def linears(self) -> list[Linear]:
-        """The projections in the order in which they are computed."""
-        return [self.projections, self.inputs, self.steps, self.output]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for linear in self.linears():
-            yield from linear.named_weights()
-        yield from self.conv.named_weights("conv1d")
-        yield from (("A_log", self.decay), ("D", self.skip))
-        for name, weight in zip(["dt", "b", "c"], self.norms, strict=False):
-            yield f"{name}_layernorm.weight", weight

@@ -4,7 +4,6 @@ adds what it was given, and which fades.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from radixlm.layers.lora import Multiply
 from radixlm.layers.scan_kernel import ScanShape
 from radixlm.layers.scans import Scan
 from radixlm.layers.state_gates import Decays, GateNorm, OutputGate
+from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import TensorOptions
@@ -56,13 +56,11 @@ class MambaSizes(NamedTuple):
         return {}
 
 
-class Mamba2:
+class Mamba2(StateLayer):
     """A layer's state and the projections around it, in place of attention. What is projected are
     gates; values, keys and queries, which go through the convolution; and the sizes of steps, by
     which values are multiplied and states decay.
     """
-
-    is_compiled = False
 
     def __init__(
         self, sizes: MambaSizes, layer: int, hidden: int, eps: float, options: TensorOptions
@@ -82,6 +80,9 @@ class Mamba2:
         groups = sizes.groups, inner // sizes.groups
         self._gate = OutputGate(groups, self.norm, sizes.norm, sizes.eps or eps, options)
         self.output = Linear(inner, {"out_proj": hidden}, options, bias=sizes.bias)
+        own = {"A_log": self.decay, "dt_bias": self.step, "D": self.skip}
+        own |= {"norm.weight": self.norm} if sizes.norm else {}
+        super().__init__([self.projections, self.output], own, conv1d=self.conv)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -95,15 +96,3 @@ class Mamba2:
         inputs = ScanInputs(queries, keys, values, *self._decays(step))
         read = self._scan(inputs, self._layer, states).flatten(1)
         return multiply(self.output, self._gate(read, gate), None)
-
-    def linears(self) -> list[Linear]:
-        """The projections in the order in which they are computed."""
-        return [self.projections, self.output]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for linear in self.linears():
-            yield from linear.named_weights()
-        yield from self.conv.named_weights("conv1d")
-        yield from (("A_log", self.decay), ("dt_bias", self.step), ("D", self.skip))
-        if self._sizes.norm:
-            yield "norm.weight", self.norm

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -13,14 +11,13 @@ from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mamba1 import Mamba1Sizes
 from radixlm.layers.selective_scan import SelectiveInputs, through_channels_alone
+from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions
 
 
-class MambaHeads:
+class MambaHeads(StateLayer):
     """See `Mamba1`. The small products are each head's own, in one tensor."""
-
-    is_compiled = False
 
     def __init__(self, sizes: Mamba1Sizes, layer: int, hidden: int, options: TensorOptions) -> None:
         self._layer, self._heads, inner = layer, sizes.heads, sizes.channels
@@ -32,6 +29,9 @@ class MambaHeads:
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.skip = exact.empty(*shape, sizes.key), exact.empty(*shape)
         self.output = Linear(inner, {"out_proj": hidden}, options, bias=sizes.bias)
+        own = {"A_log": self.decay, "D": self.skip, "x_proj_weight": self.inputs}
+        own |= {"dt_proj_weight": self.steps, "dt_proj_bias": self.bias}
+        super().__init__([self.projections, self.output], own, conv1d=self.conv)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -46,14 +46,3 @@ class MambaHeads:
         read = through_channels_alone(inputs, decay.exp().neg(), self._layer, states)
         made = read.addcmul_(values, self.skip.flatten()) * functional.silu(gate.float())
         return multiply(self.output, made.to(x.dtype), None)
-
-    def linears(self) -> list[Linear]:
-        """The projections in the order in which they are computed."""
-        return [self.projections, self.output]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for linear in self.linears():
-            yield from linear.named_weights()
-        yield from self.conv.named_weights("conv1d")
-        yield from (("A_log", self.decay), ("D", self.skip), ("x_proj_weight", self.inputs))
-        yield from (("dt_proj_weight", self.steps), ("dt_proj_bias", self.bias))

@@ -4,7 +4,6 @@ number for a state, which fades by a gate of the token's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import sigmoid
 from radixlm.layers.scan_kernel import ScanShape
 from radixlm.layers.scans import Scan
+from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.layers.torch_scans import ScanInputs
 from radixlm.products.compiled import GATES, TensorOptions
@@ -44,10 +44,8 @@ class LruSizes(NamedTuple):
         return {}
 
 
-class RgLru:
+class RgLru(StateLayer):
     """A layer's state and the projections around it, in place of attention."""
-
-    is_compiled = False
 
     def __init__(self, sizes: LruSizes, layer: int, hidden: int, options: TensorOptions) -> None:
         self._sizes, self._layer = sizes, layer
@@ -63,6 +61,10 @@ class RgLru:
         }
         self._scan = Scan(ScanShape(1, 1, delta=False), options)
         self.output = Linear(inner, {"linear_out": hidden}, options, bias=True)
+        own = {"rg_lru.recurrent_param": self.rate}
+        for name, (weight, bias) in self.gates.items():
+            own |= {f"rg_lru.{name}_weight": weight, f"rg_lru.{name}_bias": bias}
+        super().__init__([self.projections, self.output], own, conv_1d=self.conv)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
@@ -84,15 +86,3 @@ class RgLru:
         blocks = values.unflatten(1, bias.shape).transpose(0, 1)
         made = torch.baddbmm(bias[:, None], blocks, weight)
         return sigmoid(made.transpose(0, 1).reshape(values.shape))
-
-    def linears(self) -> list[Linear]:
-        """The projections in the order in which they are computed."""
-        return [self.projections, self.output]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for linear in self.linears():
-            yield from linear.named_weights()
-        yield from self.conv.named_weights("conv_1d")
-        yield "rg_lru.recurrent_param", self.rate
-        for name, (weight, bias) in self.gates.items():
-            yield from ((f"rg_lru.{name}_weight", weight), (f"rg_lru.{name}_bias", bias))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
+from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions
 
@@ -32,27 +32,17 @@ class ConvSizes(NamedTuple):
         return {}
 
 
-class ShortConv:
+class ShortConv(StateLayer):
     """out(second * conv(first * x)), both gates and x being one product."""
-
-    is_compiled = False
 
     def __init__(self, sizes: ConvSizes, layer: int, options: TensorOptions) -> None:
         hidden, self._layer = sizes.channels, layer
         self.projections = Linear(hidden, {"in_proj": 3 * hidden}, options, bias=sizes.bias)
         self.conv = CausalConv(hidden, sizes.width, options, bias=sizes.bias, gated=True)
         self.output = Linear(hidden, {"out_proj": hidden}, options, bias=sizes.bias)
+        super().__init__([self.projections, self.output], {}, conv=self.conv)
 
     def __call__(self, x: Tensor, states: StepStates, multiply: Multiply) -> Tensor:
         """(tokens, hidden_size) -> (tokens, hidden_size)."""
         made = self.conv(multiply(self.projections, x, None), self._layer, states)
         return multiply(self.output, made, None)
-
-    def linears(self) -> list[Linear]:
-        """The projections in the order in which they are computed."""
-        return [self.projections, self.output]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for linear in self.linears():
-            yield from linear.named_weights()
-        yield from self.conv.named_weights("conv")

@@ -18,6 +18,7 @@ from radixlm.assembly.windows import Windows
 from radixlm.core.config import EngineConfig
 from radixlm.formats.model_files import ModelFile, ModelFiles
 from radixlm.formats.model_types import FOREIGN, NATIVE
+from radixlm.models.decoder import EMBEDDING, HEAD
 from radixlm.models.folds import Folded
 from radixlm.models.gguf_blocks import bytes_per_number
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
@@ -26,7 +27,7 @@ from radixlm.models.safetensors_files import FLOATS, surveyed
 from radixlm.text.chat_template import ChatTemplate
 
 # Of a folder and of a GGUF file.
-_EMBEDDINGS = ("model.embed_tokens.weight", "token_embd.weight")
+_EMBEDDINGS = (f"{EMBEDDING}.weight", "token_embd.weight")
 
 
 class Appraisal(NamedTuple):
@@ -82,7 +83,7 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
     weight_bytes = _on_a_cpu(tensors, dtype)
     if device.type != "cpu" and shapes:
         weight_bytes = dtype.itemsize * sum(map(math.prod, shapes.values()))
-    elif model.tie_word_embeddings and "lm_head.weight" not in shapes:
+    elif model.tie_word_embeddings and f"{HEAD}.weight" not in shapes:
         # A copy of the embedding is packed, see `Linear.pack`.
         each = (tensors[name].each for name in _EMBEDDINGS if name in tensors)
         weight_bytes += int(model.vocab_size * model.hidden_size * next(each, dtype.itemsize))

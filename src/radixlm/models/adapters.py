@@ -21,14 +21,14 @@ from radixlm.formats.text_part import is_of_text, text_start
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Addition, Additions
 from radixlm.models.adapter_config import CONFIG, AdapterConfig
-from radixlm.models.decoder import CausalLM
+from radixlm.models.decoder import EMBEDDING, HEAD, CausalLM
 from radixlm.models.folds import Fold, folds_of
 from radixlm.products.low_rank import LowRank
 
 WEIGHTS = "adapter_model.safetensors"
 _PICKLE = "adapter_model.bin"
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
-_START, _EMBEDDING = "model.", "model.embed_tokens"
+_START = "model."
 _SHOWN = 5
 
 
@@ -154,7 +154,7 @@ def _check_modules(
 ) -> None:
     """Raises for tensors of other modules, and for modules without tensors."""
     others = {f"{prefix}{part}" for prefix, linear in model.linears() for part in linear.parts}
-    others = {_respelled(name, start) for name in (*others, _EMBEDDING, "lm_head")} - places.keys()
+    others = {_respelled(name, start) for name in (*others, EMBEDDING, HEAD)} - places.keys()
     path = folder / WEIGHTS
     for name in found:
         if name in others or ".experts" in name:

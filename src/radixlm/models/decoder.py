@@ -26,6 +26,9 @@ from radixlm.models.shared_blocks import block_uses
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import Choose, GemmShape
 
+# Modules at both ends, by the names that checkpoints and adapters have for them.
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+
 
 class CausalLM:
     """A decoder with its head. The memory of its weights is allocated here and filled by a loader.
@@ -172,7 +175,7 @@ class CausalLM:
         )
         return dict(
             chain(
-                under("model.embed_tokens", self.embedding.named_weights()),
+                under(EMBEDDING, self.embedding.named_weights()),
                 under("model", iter(()) if self.inputs is None else self.inputs.named_weights()),
                 *layers,
                 under(f"model.{self.config.traits.norms.last}", self.norm.named_weights()),

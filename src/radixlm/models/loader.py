@@ -13,7 +13,7 @@ from tqdm import tqdm
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.linear import Linear, Quantize
 from radixlm.layers.split import Split
-from radixlm.models.decoder import CausalLM, described
+from radixlm.models.decoder import EMBEDDING, HEAD, CausalLM, described
 from radixlm.models.folds import Folded
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.parts import PartCheckpoint, part_of
@@ -21,9 +21,7 @@ from radixlm.models.safetensors_files import Checkpoint, CutCheckpoint, listed
 from radixlm.products.gemm_choice import Choose
 from radixlm.products.quantized import QuantizedWeight
 
-_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
-# What a tied head's quantized weight is called: it has no name in a checkpoint.
-_TIED = "lm_head"
+_HEAD, _EMBEDDING = f"{HEAD}.weight", f"{EMBEDDING}.weight"
 
 
 def load_model(
@@ -95,7 +93,7 @@ class _Filling:
             weight.fill(memory)
             head = self._model.head
             if self._choose is not None and memory is head.weight and head.takes_codes:
-                head.put(_TIED, weight)
+                head.put(HEAD, weight)  # though it is tied, and has no name in a checkpoint
         else:
             linear.put(name.removesuffix(".weight").rpartition(".")[2], weight)
         nbytes = memory.nbytes

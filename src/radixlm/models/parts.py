@@ -24,6 +24,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.layers.expansion import LatentSizes
 from radixlm.layers.split import Split, stretch
 from radixlm.models.cuts import Cut
+from radixlm.models.decoder import EMBEDDING, HEAD
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.safetensors_files import CutCheckpoint
 from radixlm.models.traits import Experts
@@ -125,7 +126,7 @@ class _Parts(NamedTuple):
 
 def _parts_of(config: ModelConfig, rank: int, size: int) -> _Parts:
     whole = Cut(0, (stretch(config.vocab_size, rank, size),))
-    made = _Parts({"model.embed_tokens.weight": whole, "lm_head.weight": whole}, set(), {}, set())
+    made = _Parts({f"{name}.weight": whole for name in (EMBEDDING, HEAD)}, set(), {}, set())
     of_layer = _Parts({}, set(), {}, set())
     _cut_attention(of_layer, config, Heads.of(config, rank, size))
     for cut in _mlps(config, rank, size):

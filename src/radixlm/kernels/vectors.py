@@ -35,7 +35,7 @@ def processor_has(feature: str) -> bool:
 
 @functools.cache
 def _features(chosen: str | None) -> frozenset[str]:
-    """The extensions that numba was told, or else those of the machine: asking takes 50 us."""
+    """The extensions that numba is to use; by default the machine's."""
     return frozenset((get_host_cpu_features() if chosen is None else chosen).split(","))
 
 
@@ -114,10 +114,7 @@ floats, halves = _numbers_at(types.float32, _FLOAT), _numbers_at(types.uint16, _
 
 
 def _counter(place: int) -> Any:
-    """count(counters): add 1 to what all threads count there; returns what it was before.
-
-    counters: a kernel's first argument.
-    """
+    """count(a kernel's first argument): add 1 to what all threads count; returns what it was."""
 
     @emitted(types.int64, types.int64)
     def count(builder: ir.IRBuilder, counters: Any) -> Any:

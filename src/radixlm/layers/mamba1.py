@@ -11,7 +11,7 @@ from torch.nn import functional
 from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
-from radixlm.layers.selective_scan import SelectiveInputs, through_channels_alone
+from radixlm.layers.selective_scan import SelectiveInputs, SelectiveScan
 from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions
@@ -65,6 +65,7 @@ class Mamba1(StateLayer):
         self.steps = Linear(sizes.rank, {"dt_proj": inner}, options, bias=True)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.skip = exact.empty(inner, sizes.key), exact.empty(inner)
+        self._scan = SelectiveScan(sizes.key, options)
         weighted = sizes.norms == "weights"
         self.norms = [options.empty(size) for size in self._parts] if weighted else []
         self.output = Linear(inner, {"out_proj": hidden}, options, bias=sizes.bias)
@@ -82,7 +83,7 @@ class Mamba1(StateLayer):
         step, keys, queries = self._normed(parts)
         step = functional.softplus(multiply(self.steps, step.contiguous(), None).float())
         inputs = SelectiveInputs(values, step, queries.float()[:, None], keys.float()[:, None])
-        read = through_channels_alone(inputs, self.decay.exp().neg(), self._layer, states)
+        read = self._scan(inputs, self.decay.exp().neg(), self._layer, states)
         made = read.addcmul_(values, self.skip) * functional.silu(gate.float())
         return multiply(self.output, made.to(x.dtype), None)
 

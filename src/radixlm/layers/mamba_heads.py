@@ -10,7 +10,7 @@ from radixlm.layers.causal_conv import CausalConv
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mamba1 import Mamba1Sizes
-from radixlm.layers.selective_scan import SelectiveInputs, through_channels_alone
+from radixlm.layers.selective_scan import SelectiveInputs, SelectiveScan
 from radixlm.layers.state_layer import StateLayer
 from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions
@@ -28,6 +28,7 @@ class MambaHeads(StateLayer):
         self.steps, self.bias = options.empty(*shape, sizes.rank), options.empty(*shape)
         exact = TensorOptions(torch.float32, options.device)
         self.decay, self.skip = exact.empty(*shape, sizes.key), exact.empty(*shape)
+        self._scan = SelectiveScan(sizes.key, options)
         self.output = Linear(inner, {"out_proj": hidden}, options, bias=sizes.bias)
         own = {"A_log": self.decay, "D": self.skip, "x_proj_weight": self.inputs}
         own |= {"dt_proj_weight": self.steps, "dt_proj_bias": self.bias}
@@ -43,6 +44,6 @@ class MambaHeads(StateLayer):
         keys, queries = (part.transpose(0, 1).float() for part in parts[1:])
         step = functional.softplus(step.flatten(1).float())
         inputs, decay = SelectiveInputs(values, step, queries, keys), self.decay.flatten(0, 1)
-        read = through_channels_alone(inputs, decay.exp().neg(), self._layer, states)
+        read = self._scan(inputs, decay.exp().neg(), self._layer, states)
         made = read.addcmul_(values, self.skip.flatten()) * functional.silu(gate.float())
         return multiply(self.output, made.to(x.dtype), None)

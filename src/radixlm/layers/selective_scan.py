@@ -9,7 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from radixlm.kernels.openmp import Worker
+from radixlm.layers.selective_kernel import CHANNELS, MOST_NUMBERS, selective_kernel
 from radixlm.layers.step_states import StepStates
+from radixlm.products.compiled import TensorOptions
 
 # Tokens of which what fades and what is added is computed at once.
 _PIECE = 16
@@ -42,13 +45,40 @@ class SelectiveInputs(NamedTuple):
         return read[..., 0].flatten(1)
 
 
-def through_channels_alone(
-    inputs: SelectiveInputs, decay: Tensor, layer: int, states: StepStates
-) -> Tensor:
-    """Take a step's tokens through the layer's states, which go on; gives what queries read,
-    (tokens, channels). decay: of a step of 1, logarithms, (channels, key).
-    """
-    made, kept, alone = torch.empty_like(inputs.values), states.matrices[layer], states.single
+class SelectiveScan:
+    """The way of a step's tokens through the states of a layer's channels, of `key` numbers."""
+
+    def __init__(self, key: int, options: TensorOptions) -> None:
+        self._worker: Worker | None = None
+        if options.known() and key <= MOST_NUMBERS:
+            self._worker = Worker(selective_kernel(key))
+
+    def __call__(
+        self, inputs: SelectiveInputs, decay: Tensor, layer: int, states: StepStates
+    ) -> Tensor:
+        """Take the tokens through their states, which go on; gives what queries read, (tokens,
+        channels), new. decay: of a step of 1, logarithms, (channels, key).
+        """
+        kept = states.matrices[layer]
+        if self._worker is None:
+            return _by_torch(inputs, decay, kept, states)
+        inputs = SelectiveInputs(*(each.contiguous() for each in inputs))
+        values, steps, queries, keys = inputs
+        read, channels = torch.empty_like(values), values.shape[1]
+        arguments, blocks = self._worker.arguments, -(-channels // CHANNELS)
+        arguments.rows, arguments.table = blocks * len(states.table), states.table.data_ptr()
+        arguments.channels, arguments.repeats = channels, channels // keys.shape[1]
+        arguments.queries, arguments.keys = queries.data_ptr(), keys.data_ptr()
+        arguments.stride = 4 * keys.stride(0)
+        arguments.values, arguments.steps = values.data_ptr(), steps.data_ptr()
+        arguments.decay, arguments.read = decay.data_ptr(), read.data_ptr()
+        arguments.states, arguments.slot = kept.data_ptr(), 4 * kept.stride(0)
+        self._worker()
+        return read
+
+
+def _by_torch(inputs: SelectiveInputs, decay: Tensor, kept: Tensor, states: StepStates) -> Tensor:
+    made, alone = torch.empty_like(inputs.values), states.single
     if alone.numel():
         its = inputs.of(alone)
         left, added = its.changes(decay)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from radixlm.layers.selective_scan import SelectiveInputs, selective_scan, through_channels_alone
+from radixlm.layers.selective_scan import SelectiveInputs, SelectiveScan, selective_scan
 from radixlm.layers.step_states import StateRow, StepStates
+from radixlm.products.compiled import TensorOptions
 
 CHANNELS, HEADS, KEY = 24, 2, 6
 DECAY = -torch.linspace(0.01, 90.0, CHANNELS * KEY).view(CHANNELS, KEY)
@@ -42,18 +43,35 @@ def test_a_scan_equals_a_loop(count: int) -> None:
     assert (after - its).abs().max() < 1e-4
 
 
-def test_rows_of_one_token_and_of_several() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["compiled", "torch"])
+def test_rows_of_one_token_and_of_several(dtype: torch.dtype) -> None:
     """Each goes on from the state in its slot."""
     inputs, kept = made_up(21), torch.randn(4, CHANNELS, KEY)
     rows = StateRow(0, 1, 7, 3), StateRow(1, 20, 0, 1), StateRow(20, 21, 9, 0)
     before = kept.clone()
     states = StepStates(rows, [torch.empty(0)], [kept])
-    read = through_channels_alone(inputs, DECAY, 0, states)
+    scan = SelectiveScan(KEY, TensorOptions(dtype, torch.device("cpu")))
+    read = scan(inputs, DECAY, 0, states)
     for first, stop, _, slot in rows:
         expected, its = by_token(inputs.of(slice(first, stop)), before[slot].double())
         assert (read[first:stop] - expected).abs().max() < 1e-4
         assert (kept[slot] - its).abs().max() < 1e-4
     assert torch.equal(kept[2], before[2])
+
+
+def test_compiled_bits_stay_wherever_a_row_is_cut() -> None:
+    scan = SelectiveScan(KEY, TensorOptions(torch.float32, torch.device("cpu")))
+    inputs, kept, made = made_up(50), torch.zeros(2, 1, CHANNELS, KEY), []
+
+    def scanned(start: int, stop: int, slot: int) -> Tensor:
+        row, its = StateRow(0, stop - start, start, 0), inputs.of(slice(start, stop))
+        return scan(its, DECAY, 0, StepStates([row], [torch.empty(0)], [kept[slot]]))
+
+    whole = scanned(0, 50, 0)
+    for start, stop in ((0, 1), (1, 2), (2, 33), (33, 50)):
+        made.append(scanned(start, stop, 1))
+    assert torch.equal(torch.cat(made), whole)
+    assert torch.equal(kept[0], kept[1])
 
 
 @pytest.mark.parametrize("cut", [1, 17, 32])

@@ -13,10 +13,11 @@ from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.eviction import EvictionPolicy
 from radixlm.core.clock import Clock
 from radixlm.core.config import EngineConfig
+from radixlm.drafts.own_text import OwnText
 from radixlm.engine.engine_core import EngineCore, Runner
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Scheduler, WaitingRoom, make_order
+from radixlm.scheduler import Drafting, Scheduler, WaitingRoom, make_order
 from radixlm.structured_output import MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 
@@ -64,6 +65,14 @@ def make_cache(
     )
 
 
+def _drafting(config: EngineConfig, cache: RadixCache, short_length: int | None) -> Drafting | None:
+    """None where the config wants no drafts, or states could not be taken back."""
+    if config.speculative_algorithm == "off" or cache.states is not None:
+        return None
+    most = config.speculative_num_draft_tokens
+    return Drafting([OwnText()], most, short_length=short_length)
+
+
 def make_core(
     config: EngineConfig,
     cache: RadixCache,
@@ -91,6 +100,7 @@ def make_core(
         tiers=tiers,
         short_length=short_length,
         checkpoint_interval=config.state_checkpoint_interval,
+        drafting=_drafting(config, cache, short_length),
         sink=journal.note,
         clock=clock,
     )

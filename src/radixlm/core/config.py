@@ -215,8 +215,8 @@ class EngineConfig:
     speculative_algorithm: Speculation = flag(
         "off",
         "Where drafts come from, tokens that are computed along and count if they are what is "
-        "drawn, so that answers stay the same: tree, of what was written before; auto, of the best "
-        "there is; off, none.",
+        "drawn, so that answers stay the same: tree, of what was written before; auto, the same, "
+        "as many as pay by what steps take; off, none.",
         one_of(get_args(Speculation)),
     )
     speculative_num_draft_tokens: int = flag(8, "Most tokens of a draft.", integer(1, 64))

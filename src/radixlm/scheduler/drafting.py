@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from radixlm.core.batch import NewTokens
+from radixlm.core.batch import NewTokens, ScheduledBatch
+from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Slots
 from radixlm.drafts.draft import Draft, DraftSource
+from radixlm.scheduler.draft_policy import DraftPolicy
 from radixlm.scheduler.state import RequestState
 
 
@@ -25,35 +27,73 @@ class Drafting:
     Only steps in which all requests decode have drafts. Requests with a grammar have none: what is
     forced is taken as it is, and masks are of one token.
 
-    sources: the first that proposes something is taken. most: tokens of a draft. short_length: see
+    sources: the first that proposes something is taken. most: tokens of a draft. policy: how much
+    of them is computed, all without one. short_length: see
     `Namespace.of_length`: no draft crosses it, since what comes after it is computed anew.
     """
 
     def __init__(
-        self, sources: Sequence[DraftSource], most: int, *, short_length: int | None = None
+        self,
+        sources: Sequence[DraftSource],
+        most: int,
+        policy: DraftPolicy | None = None,
+        *,
+        short_length: int | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._sources = sources
         self._most = most
+        self._policy = policy
         self._short_length = short_length
+        self._clock = clock or WallClock()
         self._drafts: dict[RequestState, Draft] = {}
+        self._began: float | None = None
 
     def add(self, parts: dict[RequestState, Slots], budget: int) -> None:
         """Put drafts of at most `budget` tokens beside what is computed in a step."""
         self._drafts.clear()
-        if any(slots.size > 1 or not state.decodes for state, slots in parts.items()):
+        self._began = None
+        if not self._sources or any(
+            slots.size > 1 or not state.decodes for state, slots in parts.items()
+        ):
             return
-        for state in parts:
-            draft = self._propose(state, budget)
-            if draft is not None and (slots := self._lent(state, draft)) is not None:
+        for state, draft in self._chosen(parts, budget):
+            draft = draft._replace(tokens=draft.tokens[:budget])
+            if draft.tokens and (slots := self._lent(state, draft)) is not None:
                 self._drafts[state] = draft
                 parts[state] = slots
-                budget -= slots.size - 1
+                budget -= len(draft.tokens)
+        self._began = self._clock.now()
+
+    def computed(self, batch: ScheduledBatch) -> None:
+        """Learn what a step took that has been computed."""
+        if self._began is not None and self._policy is not None and batch.rows:
+            drafted = sum(row.drafted for row in batch.rows)
+            seconds = self._clock.now() - self._began
+            self._policy.costs.learn(len(batch.rows), drafted, seconds)
 
     def settle(self, state: RequestState, drawn: Sequence[int], new: NewTokens) -> None:
         """Take back what was wrong of a draft. drawn: the tokens, which have become `new`."""
-        del self._drafts[state]
+        draft = self._drafts.pop(state)
+        if self._policy is not None and drawn:
+            self._policy.learn(draft, len(drawn) - 1)
         state.computed += max(min(len(new.tokens), len(drawn)) - 1, 0)
         state.running_lease.shrink(state.computed)
+
+    def _chosen(
+        self, states: Collection[RequestState], budget: int
+    ) -> Iterator[tuple[RequestState, Draft]]:
+        """The drafts that there are for these, as much of each as pays."""
+        policy, requests = self._policy, len(states)
+        if policy is not None and not policy.may_pay(requests, self._most):
+            return
+        found = [(s, draft) for s in states if (draft := self._propose(s, budget)) is not None]
+        if policy is None:
+            yield from found
+        else:
+            counts = policy.choose([draft for _, draft in found], requests)
+            for (state, draft), count in zip(found, counts, strict=True):
+                yield state, draft._replace(tokens=draft.tokens[:count])
 
     def _propose(self, state: RequestState, budget: int) -> Draft | None:
         most = min(self._most, state.room - 1, budget)

@@ -76,7 +76,7 @@ class Scheduler:
         self.counters = Counters()
         self.tiers = tiers
         self._short_length = short_length
-        self.drafting = drafting
+        self.drafting = drafting or Drafting((), 0)
         self.checkpoints = Checkpoints(room, checkpoint_interval)
 
     @property
@@ -147,8 +147,7 @@ class Scheduler:
                 budget -= self._give(state, state.lease.extend(min(state.wanted, budget)), parts)
         if not crowded:
             budget = self._admit(parts, budget)
-            if self.drafting is not None:
-                self.drafting.add(parts, budget)
+            self.drafting.add(parts, budget)
         states = {state.running_lease: state for state in parts}
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
         rows = tuple(scheduled_row(state, parts[state]) for state in ordered)
@@ -164,6 +163,7 @@ class Scheduler:
         grown: what the sampled tokens have become, by request; those that are not in there are
         taken as they are.
         """
+        self.drafting.computed(batch)
         news = []
         for index, row in enumerate(batch.rows):
             state = self._running[row.request.request_id]
@@ -183,7 +183,7 @@ class Scheduler:
                 state.running_lease.checkpoint()
             drawn = result.drawn(index)
             new = grown.get(row.request.request_id) or NewTokens(drawn)
-            if row.drafted and self.drafting is not None:
+            if row.drafted:
                 self.drafting.settle(state, drawn, new)
             state.running_lease.pass_by(state.computed)
             if drawn:

@@ -132,7 +132,7 @@ class Scheduler:
         self.turns.next_step()
         plan, crowded = self._plan(held, admits=True), False
         while not self._guard.has_room(plan.tokens()):
-            if self._copies_give_way():
+            if self.tiers is not None and self.tiers.give_way(alone=len(self._running) == 1):
                 return ScheduledBatch(())
             self._retract_one()
             plan, crowded = self._plan(held, admits=False), True
@@ -271,17 +271,13 @@ class Scheduler:
                 continue
             slots = self._start(state, budget)
             if slots is None:
-                if not self._running:
-                    self._copies_give_way()  # they lock what it needs of windows
+                if self.tiers is not None and not self._running:
+                    self.tiers.give_way(alone=True)  # copies lock what it needs of windows
                 break
             budget -= self._give(state, slots, parts)
             self.fairness.admit(state.request.tenant)
             self._guard.reserve(state)
         return budget
-
-    def _copies_give_way(self) -> bool:
-        """Have copies make room, if there are any: whether to wait for that."""
-        return self.tiers is not None and self.tiers.give_way(alone=len(self._running) < 2)
 
     def _fits(self, state: RequestState) -> bool:
         return bool(self._free_rows) and self._guard.admits(state, self.waiting_room.match(state))

@@ -53,6 +53,8 @@ def quantize_e4m3(weight: Tensor) -> QuantizedWeight:
 
 
 def _encoded(weight: Tensor, group: int, bits: int, numbers: Numbers) -> tuple[Tensor, Tensor]:
+    if weight.device.type != "cpu":
+        raise ValueError(f"weights are quantized on the CPU, got one on {weight.device}")
     outputs, inputs = weight.shape
     codes = torch.empty((outputs, inputs), dtype=torch.uint8)
     scales = torch.empty((outputs, inputs // group))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
+from radixlm.layers.linear import Quantize
 from radixlm.products.quantized import MIDDLE
 from radixlm.products.quantizing import quantize, quantize_e4m3
 
@@ -50,3 +53,9 @@ def test_what_is_no_number_is_seen() -> None:
     weight[7, 40] = torch.nan
     assert quantize(weight, bits=4, group=32).scales.isnan().nonzero().tolist() == [[7, 1]]
     assert quantize_e4m3(weight).scales.isnan().nonzero().tolist() == [[7, 0]]
+
+
+@pytest.mark.parametrize("made", [quantize_e4m3, partial(quantize, bits=8)])
+def test_other_devices_are_refused(made: Quantize) -> None:
+    with pytest.raises(ValueError, match="on the CPU, got one on meta"):
+        made(torch.empty(8, 8, device="meta"))

@@ -54,7 +54,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.kernels.jit import user_store
 from radixlm.memory.pools import KVPool, ReqToTokenPool, bytes_per_token
 from radixlm.models import CausalLM, ModelConfig, PlainCheckpoint, load_config, load_model
-from radixlm.products.gemm_choice import ProductTable
+from radixlm.products.product_table import ProductTable
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 

@@ -34,7 +34,7 @@ from radixlm.layers.mlps import MLP
 from radixlm.layers.short_conv import ConvSizes, ShortConv
 from radixlm.layers.step_states import StateRow, StepStates
 from radixlm.products.compiled import TensorOptions
-from radixlm.products.gemm_choice import ProductTable
+from radixlm.products.product_table import ProductTable
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PROMPT, ROWS = 2_048, (1, 16, 32)

@@ -51,8 +51,9 @@ from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, recommended_sampling
 from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.models.safetensors_files import CutCheckpoint
-from radixlm.products.gemm_choice import Choose, ProductTable, one_way
-from radixlm.products.quantized import quantize, quantize_e4m3
+from radixlm.products.gemm_choice import Choose, one_way
+from radixlm.products.product_table import ProductTable
+from radixlm.products.quantizing import quantize, quantize_e4m3
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
@@ -131,6 +132,8 @@ def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> 
     with _computing(config) as threads, ExitStack() as if_it_fails:
         loaded = _load(config, threads, if_it_fails, progress=progress, warm=warm)
         if_it_fails.pop_all()
+    if (store := user_store()) is not None and (made := store.news()):
+        _logger.info("First start of such a model here, %s", made)
     return loaded
 
 

@@ -26,7 +26,7 @@ from radixlm.core.errors import counted
 from radixlm.kernels.jit import user_store
 from radixlm.models import ModelConfig, load_config
 from radixlm.models.decoder import product_shapes
-from radixlm.products.gemm_choice import ProductTable
+from radixlm.products.product_table import ProductTable
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 from radixlm.text.tokenizer import Tokenizer
 

@@ -15,7 +15,8 @@ from radixlm.bench.frontend_programs import AT_ONCE, FrontendRow
 from radixlm.bench.paper_run import WorkloadResult
 from radixlm.bench.tables import GRAY, GREEN, SMALL, percent, print_table, say, two_panels
 from radixlm.core.errors import counted
-from radixlm.products.gemm_choice import COUNTS, GemmShape, Times, choose
+from radixlm.products.gemm_choice import GemmShape
+from radixlm.products.product_table import COUNTS, Times, choose
 
 # Below this rate there is nothing to share but chance, and a ratio of it says nothing.
 _WORTH_SHARING = 0.001

@@ -245,9 +245,10 @@ def _held(weight: torch.Tensor, name: str) -> int:
     """Scales of groups are held in float16, those of whole rows in float32."""
     if name not in QUANTIZERS:
         return weight.nbytes
-    made = QUANTIZERS[name](weight)
-    scale = 4 if made.group == weight.shape[1] else 2
-    return made.codes.numel() * made.bits // 8 + made.scales.numel() * scale
+    outputs, inputs = weight.shape
+    row = QUANTIZERS[name](torch.ones(1, inputs))
+    scale = 4 if row.is_whole else 2
+    return outputs * (inputs * row.bits // 8 + row.scales.numel() * scale)
 
 
 def _bytes_in(path: Path, *, tied: bool) -> int:

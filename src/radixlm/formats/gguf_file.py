@@ -230,7 +230,7 @@ class _Head:
             raise self._error(f"{key!r:.200} has an unknown type, {kind}")
         kind, count = self._integer("I", key), self._integer("Q", key)
         if kind == ValueType.STRING:
-            return [self._text(key) for _ in range(self._counted(count, 8, f"texts in {key!r}"))]
+            return self._texts(self._counted(count, 8, f"texts in {key!r}"), key, MOST_BYTES)
         if kind in _NUMBERS:
             return self._numbers(kind, count, key)
         what = "arrays" if kind == ValueType.ARRAY else f"values of an unknown type, {kind}"
@@ -302,11 +302,24 @@ class _Head:
         return count
 
     def _text(self, what: str, most: int = MOST_BYTES) -> str:
-        length = self._integer("Q", what)
-        if length > most:
-            raise self._error(f"{what!r:.200} has {length} bytes, more than {most}")
+        return self._texts(1, what, most)[0]
+
+    def _texts(self, count: int, what: str, most: int) -> list[str]:
+        """A vocabulary has hundreds of thousands: no more is done for each than must be."""
+        found: list[bytes] = []
+        read, left = self._file.read, self._left
+        for _ in range(count):
+            head = read(8)
+            length = int.from_bytes(head, "little")
+            left -= 8 + length
+            if length > most:
+                raise self._error(f"{what!r:.200} has {length} bytes, more than {most}")
+            found.append(read(length) if left >= 0 else b"")
+            if left < 0 or len(head) < 8 or len(found[-1]) < length:
+                raise self._ended(what)
+        self._left = left
         try:
-            return self._bytes(length, what).decode()
+            return [text.decode() for text in found]
         except UnicodeDecodeError as error:
             raise self._error(f"{what!r:.200} is not valid UTF-8: {error}") from None
 
@@ -317,9 +330,12 @@ class _Head:
     def _bytes(self, count: int, what: str) -> bytes:
         found = self._file.read(count) if count <= self._left else b""
         if len(found) != count:
-            raise self._error(f"it ends within {what!r:.200}, or is damaged; fetch it again")
+            raise self._ended(what)
         self._left -= count
         return found
+
+    def _ended(self, what: str) -> CheckpointError:
+        return self._error(f"it ends within {what!r:.200}, or is damaged; fetch it again")
 
     def _error(self, text: str) -> CheckpointError:
         return CheckpointError(f"{self._path}: {text}")

@@ -111,6 +111,7 @@ def _numbers_at(number: Any, stored: Any) -> Any:
 
 words, integers = _numbers_at(types.int64, _INT64), _numbers_at(types.int32, _INT32)
 floats, halves = _numbers_at(types.float32, _FLOAT), _numbers_at(types.uint16, _INT16)
+octets = _numbers_at(types.uint8, ir.IntType(8))
 
 
 def _counter(place: int) -> Any:

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.gguf_file import BlockType
 from radixlm.products.quantized import MIDDLE, QuantizedWeight
+from radixlm.products.unpacking import parts
 
 _Bytes = NDArray[np.uint8]
 _Floats = NDArray[np.float32]
@@ -82,34 +83,34 @@ def _q8_0(blocks: _Bytes) -> _Decoded:
 
 
 def _q4_0(blocks: _Bytes) -> _Decoded:
-    return _parts(blocks[:, 2:], 16, 4), _halves(blocks[:, :2]), None
+    return parts(blocks[:, 2:], 16, 4), _halves(blocks[:, :2]), None
 
 
 def _q4_1(blocks: _Bytes) -> _Decoded:
-    return _parts(blocks[:, 4:], 16, 4), _halves(blocks[:, :2]), _halves(blocks[:, 2:4])
+    return parts(blocks[:, 4:], 16, 4), _halves(blocks[:, :2]), _halves(blocks[:, 2:4])
 
 
 def _q5_0(blocks: _Bytes) -> _Decoded:
-    codes = _parts(blocks[:, 6:], 16, 4) | _fifth(blocks[:, 2:6])
+    codes = parts(blocks[:, 6:], 16, 4) | _fifth(blocks[:, 2:6])
     return codes + np.uint8(MIDDLE[8] - 16), _halves(blocks[:, :2]), None
 
 
 def _q5_1(blocks: _Bytes) -> _Decoded:
-    codes = _parts(blocks[:, 8:], 16, 4) | _fifth(blocks[:, 4:8])
+    codes = parts(blocks[:, 8:], 16, 4) | _fifth(blocks[:, 4:8])
     return codes, _halves(blocks[:, :2]), _halves(blocks[:, 2:4])
 
 
 def _q4_k(blocks: _Bytes) -> _Decoded:
-    return _parts(blocks[:, 16:], 32, 4), *_scales_and_minima(blocks)
+    return parts(blocks[:, 16:], 32, 4), *_scales_and_minima(blocks)
 
 
 def _q5_k(blocks: _Bytes) -> _Decoded:
-    codes = _parts(blocks[:, 48:], 32, 4) | _parts(blocks[:, 16:48], 32, 1) << _FOUR
+    codes = parts(blocks[:, 48:], 32, 4) | parts(blocks[:, 16:48], 32, 1) << _FOUR
     return codes, *_scales_and_minima(blocks)
 
 
 def _q6_k(blocks: _Bytes) -> _Decoded:
-    codes = _parts(blocks[:, :128], 64, 4) | _parts(blocks[:, 128:192], 32, 2) << _FOUR
+    codes = parts(blocks[:, :128], 64, 4) | parts(blocks[:, 128:192], 32, 2) << _FOUR
     scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
     return codes + np.uint8(MIDDLE[8] - 32), _halves(blocks[:, 208:]) * scales, None
 
@@ -117,34 +118,34 @@ def _q6_k(blocks: _Bytes) -> _Decoded:
 def _q2_k(blocks: _Bytes) -> _Decoded:
     scales, minima = blocks[:, :16] & 0x0F, blocks[:, :16] >> 4
     added = -_halves(blocks[:, 82:]) * minima.astype(np.float32)
-    codes = _parts(blocks[:, 16:80], 32, 2)
+    codes = parts(blocks[:, 16:80], 32, 2)
     return codes, _halves(blocks[:, 80:82]) * scales.astype(np.float32), added
 
 
 def _q3_k(blocks: _Bytes) -> _Decoded:
-    third = _parts(blocks[:, :32], 32, 1) << np.uint8(2)
-    low = _parts(blocks[:, 96:104], 8, 4)
-    high = _parts(blocks[:, 104:108], 4, 2) << _FOUR
+    third = parts(blocks[:, :32], 32, 1) << np.uint8(2)
+    low = parts(blocks[:, 96:104], 8, 4)
+    high = parts(blocks[:, 104:108], 4, 2) << _FOUR
     scales = (low | high).astype(np.float32) - 32
-    codes = _parts(blocks[:, 32:96], 32, 2) | third
+    codes = parts(blocks[:, 32:96], 32, 2) | third
     return codes + np.uint8(MIDDLE[4] - 4), _halves(blocks[:, 108:]) * scales, None
 
 
 def _iq4_nl(blocks: _Bytes) -> _Decoded:
-    return _UNEVEN[_parts(blocks[:, 2:], 16, 4)], _halves(blocks[:, :2]), None
+    return _UNEVEN[parts(blocks[:, 2:], 16, 4)], _halves(blocks[:, :2]), None
 
 
 def _iq4_xs(blocks: _Bytes) -> _Decoded:
-    high = _parts(blocks[:, 2:4], 1, 2) << _FOUR
-    low = _parts(blocks[:, 4:8], 1, 4)
+    high = parts(blocks[:, 2:4], 1, 2) << _FOUR
+    low = parts(blocks[:, 4:8], 1, 4)
     scales = (low | high).astype(np.float32) - 32
-    return _UNEVEN[_parts(blocks[:, 8:], 16, 4)], _halves(blocks[:, :2]) * scales, None
+    return _UNEVEN[parts(blocks[:, 8:], 16, 4)], _halves(blocks[:, :2]) * scales, None
 
 
 def _mxfp4(blocks: _Bytes) -> _Decoded:
     # Of 255, which is no number elsewhere, llama.cpp makes one.
     powers = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 127)
-    return _parts(blocks[:, 1:], 16, 4), powers.astype(np.float32), None
+    return parts(blocks[:, 1:], 16, 4), powers.astype(np.float32), None
 
 
 # What the codes of IQ4_NL and IQ4_XS stand for, with 0 in the middle of a byte.
@@ -189,10 +190,3 @@ def _halves(field: _Bytes) -> _Floats:
 def _fifth(field: _Bytes) -> _Bytes:
     """(blocks, 4) -> (blocks, 32), 0 or 16."""
     return np.unpackbits(field, axis=1, bitorder="little") << _FOUR
-
-
-def _parts(field: _Bytes, run: int, bits: int) -> _Bytes:
-    """(blocks, n) -> (blocks, n x 8 / bits): of each `run` bytes the lowest bits, then the next."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    spread = field.reshape(len(field), -1, 1, run) >> shifts
-    return (spread & np.uint8((1 << bits) - 1)).reshape(len(field), -1)

@@ -64,7 +64,8 @@ def load_model(
     with tqdm(
         total=filling.nbytes, desc="loading weights", unit="B", unit_scale=True, disable=off
     ) as bar:
-        for name in wanted:
+        # The largest first: what packing takes beside them is free again before the others come.
+        for name in sorted(wanted, key=lambda name: name not in (_HEAD, _EMBEDDING)):
             bar.update(filling.put(name, folded.read(name)))
     filling.close()
     return model
@@ -85,17 +86,17 @@ class _Filling:
 
     def put(self, name: str, weight: Tensor | QuantizedWeight) -> int:
         """Returns the bytes that the weight has where nothing is quantized."""
-        memory = self._weights.pop(name)
-        linear, missing = self._owners.get(name, (None, {name}))
+        memory, head = self._weights.pop(name), self._model.head
+        tied = head if name == _EMBEDDING and memory is head.weight else None
+        linear, missing = self._owners.get(name, (tied, {name}))
+        takes_codes = linear is not None and self._choose is not None and linear.takes_codes
         if isinstance(weight, Tensor):
             memory.copy_(weight)
-        elif linear is None or self._choose is None or not linear.takes_codes:
+        elif linear is None or linear is tied or not takes_codes:
             weight.fill(memory)
-            head = self._model.head
-            if self._choose is not None and memory is head.weight and head.takes_codes:
-                head.put(HEAD, weight)  # though it is tied, and has no name in a checkpoint
-        else:
-            linear.put(name.removesuffix(".weight").rpartition(".")[2], weight)
+        if isinstance(weight, QuantizedWeight) and linear is not None and takes_codes:
+            own = name.removesuffix(".weight").rpartition(".")[2]
+            linear.put(own if tied is None else HEAD, weight)
         nbytes = memory.nbytes
         del memory, weight
         missing.discard(name)
@@ -105,10 +106,9 @@ class _Filling:
         return nbytes
 
     def close(self) -> None:
-        """Pack what has no weights of its own: a tied head."""
+        """All products are packed: lay out what goes with them."""
         if self._choose:
             self._model.pack(self._choose, self._quantize)
-            _give_back()
 
 
 def _give_back() -> None:

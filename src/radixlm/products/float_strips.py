@@ -22,7 +22,6 @@ import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from torch import Tensor
 
 from radixlm.kernels.bytes import bfloat16_bytes, e4m3_bytes, halves_of_bytes, looked_up
 from radixlm.kernels.strips import VECTOR_LANES
@@ -43,14 +42,7 @@ _INT64 = ir.IntType(64)
 # Inputs of one sum, where no scale ends it: more of them would wait for each other.
 _AT_ONCE = 128
 # Lanes whose bytes a shuffle reaches: 128 bits.
-_NEAR = 4
-
-
-def in_pairs(units: Tensor) -> Tensor:
-    """Units (..., lanes), int32, in the order that is above."""
-    parts = units.contiguous().view(torch.uint8)
-    parts = parts.view(*units.shape[:-1], -1, _NEAR, 2, 2).transpose(-2, -3)
-    return parts.reshape(*units.shape, UNIT).view(torch.int32).squeeze(-1)
+NEAR = 4
 
 
 def make_float_strip(kind: StripKind, height: int) -> Any:
@@ -151,7 +143,7 @@ def _widened(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, packed: Any) ->
     made = []
     for codes in [packed] if kind.bits == 8 else halves_of_bytes(ops, builder, packed):
         terms = _bytes_of(ops, builder, kind, codes)
-        count, size = 4 * VECTOR_LANES, 4 * _NEAR
+        count, size = 4 * VECTOR_LANES, 4 * NEAR
         for half in range(2):
             starts = [part * size + half * size // 2 for part in range(count // size)]
             order = [

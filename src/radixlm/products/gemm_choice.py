@@ -8,33 +8,25 @@ A weight has one layout; some layouts are read in several ways:
     onednn     onednn       oneDNN, with the weight in the order that it asks for
     rows       torch        whatever torch does with the weight as it is
 
-Which is best no list of processors says: each is timed once, for a model's own shapes.
+Which is best no list of processors says: each is timed once, see `product_table`.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-import logging
-import math
-import statistics
-import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from radixlm.kernels.jit import KernelStore, key_of
 from radixlm.kernels.openmp import team
 from radixlm.products import quantized_products
-from radixlm.products.compiled import Gate, Gated, TensorOptions
+from radixlm.products.compiled import Gate, Gated
 from radixlm.products.panel_products import Form, PanelProduct, forms_of
-from radixlm.products.quantized import Numbers, QuantizedWeight, quantize
+from radixlm.products.quantized import Numbers, QuantizedWeight
 from radixlm.products.quantized_products import QuantizedProduct
 
 Way = Literal["tiles", "vectors", "onednn", "torch"]
@@ -45,20 +37,10 @@ LAYOUTS: dict[Way, Layout] = {
     "onednn": "onednn",
     "torch": "rows",
 }
-COUNTS = (1, 2, 4, 8, 16, 32, 64, 256, 2048)
-# Copies of a weight take turns, so that it comes from where a model's weights do; larger weights
-# are timed by their first outputs.
-_COPIES_BYTES = 64 << 20
-_MOST_COPIES = 64
-# Seconds for the figures of a number of rows; a way of which one call would take longer than
-# `_MOST` is not timed for more.
-_BUDGET, _MOST = 0.02, 0.1
-_LEAST_TURNS = 5
-# What is less faster than this may be chance.
-_NOISE = 0.93
+# Numbers of a weight, for each thread, by which larger ones are timed.
+_TIMED_NUMBERS = 1 << 21
 # Rows that oneDNN compiles code for: it does so anew for each number, and keeps it.
 _FEW, _STEP = 64, 64
-_logger = logging.getLogger("radixlm.products")
 
 
 class GemmShape(NamedTuple):
@@ -95,19 +77,13 @@ class GemmShape(NamedTuple):
         return f"{numbers}{self.bits}{groups}" + ("+offsets" if self.offsets else "")
 
     @property
-    def row_bytes(self) -> int:
-        return self.inputs * (self.bits or 8 * getattr(torch, self.dtype).itemsize) // 8
-
-    @property
     def timed(self) -> GemmShape:
-        """The shape that stands for it when products are timed."""
-        row = self.row_bytes
-        return self._replace(outputs=min(self.outputs, max(_COPIES_BYTES // row // 64, 1) * 64))
+        """The shape that stands for it when products are timed: its first outputs."""
+        most = max(_TIMED_NUMBERS * team().size // self.inputs // 64, 1) * 64
+        return self._replace(outputs=min(self.outputs, most))
 
 
 Product = Callable[[Tensor], Tensor]
-# Seconds by number of rows.
-Times = dict[Way, dict[int, float]]
 
 
 class GemmChoice:
@@ -231,169 +207,6 @@ class _OneDnnProduct:
             x.contiguous(), self._weight, self._bias, "none", [], ""
         )
         return made[:rows].to(self._result)
-
-
-class ProductTable:
-    """The fastest way to multiply by each weight, measured once on this machine and kept.
-
-    Times of another processor, version or number of threads have another key: they are measured
-    anew, and so are damaged ones.
-    """
-
-    def __init__(self, store: KernelStore | None) -> None:
-        self._store = store
-        self._key = key_of(measure, (torch.__version__, team().size), {})
-        self._times: dict[GemmShape, Times] = {}
-
-    def choice(self, weight: Weight, result: torch.dtype, gate: Gate | None = None) -> GemmChoice:
-        """The choice for a weight (out, in), the type of its product and its gate, if any."""
-        gated = gate is not None
-        [way, *others] = ways_of(weight, gated=gated)
-        if not others:
-            return GemmChoice([(1, way)])
-        return choose(self.times(GemmShape.of(weight, result, gated=gated)))
-
-    def times(self, shape: GemmShape, *, anew: bool = False) -> Times:
-        """Measured now, if they never were or are to be anew.
-
-        Of processes that measure at the same time the first one's count for all, so that the same
-        model multiplies in the same ways in each.
-        """
-        timed = shape.timed
-        if anew or timed not in self._times:
-            self._times = self._kept()
-        if anew or timed not in self._times:
-            _logger.info(
-                "Measuring which products of %d x %d in %s are fastest here, once",
-                timed.outputs,
-                timed.inputs,
-                timed.name,
-            )
-            made = measure(timed)
-            others = {} if anew else self._kept()
-            self._times = {**self._times, timed: made, **others}
-            if self._store:
-                self._store.put(self._key, _written(self._times))
-        return self._times[timed]
-
-    def _kept(self) -> dict[GemmShape, Times]:
-        return _read(self._store.get(self._key) if self._store else None)
-
-
-def choose(times: Times) -> GemmChoice:
-    """The layout that comes closest to the fastest of all, on the geometric mean over the numbers
-    of rows; of its ways the best such one, and others only for rows where they are faster by more
-    than noise.
-    """
-    full = {way: _completed(by_rows) for way, by_rows in times.items()}
-    best: list[tuple[int, Way]] = [(COUNTS[-1], "torch")]
-    least = math.inf
-    for layout in dict.fromkeys(LAYOUTS[way] for way in full):
-        ways = {way: full[way] for way in full if LAYOUTS[way] == layout}
-        usual = min(ways, key=lambda way: _mean(full[way].values()))
-        chosen = [(rows, _faster(ways, usual, rows)) for rows in COUNTS]
-        mean = _mean(full[way][rows] for rows, way in chosen)
-        if mean < least * _NOISE:
-            best, least = chosen, mean
-    groups = itertools.groupby(best, key=lambda step: step[1])
-    return GemmChoice([(max(rows for rows, _ in steps), way) for way, steps in groups])
-
-
-def _faster(ways: Mapping[Way, Mapping[int, float]], usual: Way, rows: int) -> Way:
-    fastest = min(ways, key=lambda way: ways[way][rows])
-    return fastest if ways[fastest][rows] < _NOISE * ways[usual][rows] else usual
-
-
-def _mean(seconds: Iterable[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, seconds)))
-
-
-def _completed(by_rows: Mapping[int, float]) -> dict[int, float]:
-    """Counts that were not timed take as long per row as the last one that was."""
-    last = max(by_rows)
-    return {rows: by_rows.get(rows, by_rows[last] * rows / last) for rows in COUNTS}
-
-
-def measure(shape: GemmShape) -> Times:
-    """Time all ways. Takes about a second for a shape of a small model.
-
-    They take turns and the least time counts, so that other work on the machine, while there is
-    any, does not choose.
-    """
-    dtype, result = getattr(torch, shape.dtype), getattr(torch, shape.result)
-    weight = _sample(shape, dtype)
-    copies = min(1 + _COPIES_BYTES // max(shape.outputs * shape.row_bytes, 1), _MOST_COPIES)
-    gate = Gate(TensorOptions(result, torch.device("cpu"))) if shape.gated else None
-    products: dict[Way, Iterator[Product]] = {}
-    for way in ways_of(weight, gated=shape.gated):
-        only = GemmChoice([(1, way)])
-        made = [packed(only, _copy(weight), None, dtype, result, gate) for _ in range(copies)]
-        products[way] = itertools.cycle(made)
-    times: Times = {way: {} for way in products}
-    for rows in COUNTS:
-        x = torch.empty(rows, shape.inputs, dtype=dtype).normal_()
-        at_hand = {way: products[way] for way in products if _is_soon(times[way], rows)}
-        for way, seconds in _timed(at_hand, x).items():
-            times[way][rows] = seconds
-    return times
-
-
-def _sample(shape: GemmShape, dtype: torch.dtype) -> Weight:
-    weight = torch.empty(shape.outputs, shape.inputs, dtype=dtype).normal_()
-    if not shape.bits:
-        return weight
-    made = quantize(weight, bits=shape.bits, group=shape.group)
-    return replace(made, offsets=made.scales if shape.offsets else None, numbers=shape.numbers)
-
-
-def _copy(weight: Weight) -> Weight:
-    """A copy of a weight that torch would multiply by as it is; panels are copies."""
-    return weight.clone() if isinstance(weight, Tensor) else weight
-
-
-def _is_soon(by_rows: Mapping[int, float], rows: int) -> bool:
-    """Whether a call for that many rows may be tried, by the times of fewer."""
-    last = max(by_rows, default=0)
-    before = COUNTS[max(COUNTS.index(rows) - 1, 0)]
-    return not last or (last == before and by_rows[last] * rows / last < _MOST)
-
-
-def _timed(products: Mapping[Way, Iterator[Product]], x: Tensor) -> dict[Way, float]:
-    """Seconds of a call, the least."""
-    for product in products.values():
-        next(product)(x)
-    least = dict.fromkeys(products, math.inf)
-    began, turns = time.perf_counter(), 0
-    while turns < _LEAST_TURNS or time.perf_counter() - began < _BUDGET:
-        for way, product in products.items():
-            called, started = next(product), time.perf_counter()
-            called(x)
-            least[way] = min(least[way], time.perf_counter() - started)
-        turns += 1
-    return least
-
-
-def _read(content: bytes | None) -> dict[GemmShape, Times]:
-    """Read the table that `_written` made; an empty one where a text is none."""
-    try:
-        entries = json.loads(content or b"[]")
-        return {GemmShape(*shape): _times_of(times) for shape, times in entries}
-    except (ValueError, TypeError, AttributeError):
-        _logger.warning("The table of measured products is damaged: measuring anew")
-        return {}
-
-
-def _times_of(entry: Mapping[str, Mapping[str, float]]) -> Times:
-    made: Times = {
-        way: {int(rows): float(seconds) for rows, seconds in entry[way].items()}
-        for way in get_args(Way)
-        if way in entry
-    }
-    return made
-
-
-def _written(times: Mapping[GemmShape, Times]) -> bytes:
-    return json.dumps(list(times.items())).encode()
 
 
 def _name(dtype: torch.dtype) -> str:

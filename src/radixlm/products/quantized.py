@@ -42,9 +42,7 @@ LEVELS: Mapping[Numbers, tuple[float, ...]] = {
     "nf4": _LEVELS_NF4,
     "fp4": _signed(0.0, 0.0625 / 12, 8 / 12, 1.0, 4 / 12, 6 / 12, 2 / 12, 3 / 12),
 }
-_MOST_E4M3 = 448.0
-_NUMBERS_AT_ONCE = 1 << 20
-_FILLED_AT_ONCE = 1 << 24
+_FILLED_AT_ONCE = 1 << 20
 
 
 class WeightKind(NamedTuple):
@@ -140,45 +138,6 @@ class QuantizedWeight:
                 raise CheckpointError(f"the {what} of tensor {name!r} are not all finite numbers")
         if not self.scales.any():
             raise CheckpointError(f"the scales of tensor {name!r} are all 0")
-
-
-def quantize(weight: Tensor, *, bits: int, group: int = 0) -> QuantizedWeight:
-    """The nearest codes of (out, in), symmetric. group: inputs of a scale; 0, or where rows are no
-    whole groups: all of a row.
-
-    The largest weight of a group gets the lowest code, as in llama.cpp's Q4_0: of 2^bits codes none
-    is wasted. A few rows at a time, so that little more memory is taken than the codes have.
-    """
-    outputs, inputs = weight.shape
-    middle = MIDDLE[bits]
-    size = group if group and inputs % group == 0 else max(inputs, 1)
-    codes = torch.empty((outputs, inputs), dtype=torch.uint8, device=weight.device)
-    scales = torch.empty((outputs, inputs // size), device=weight.device)
-    at_once = max(_NUMBERS_AT_ONCE // max(inputs, 1), 1)
-    for first in range(0, outputs, at_once):
-        some = slice(first, first + at_once)
-        parts = weight[some].float().view(-1, inputs // size, size)
-        top = parts.gather(2, parts.abs().argmax(2, keepdim=True))
-        steps = torch.where(top == 0, 1.0, top / -middle)
-        made = (parts / steps).round_().clamp_(-middle, middle - 1).add_(middle)
-        codes[some] = made.to(torch.uint8).flatten(1)
-        scales[some] = steps.squeeze(2)
-    return QuantizedWeight(codes, scales, None, bits, middle)
-
-
-def quantize_e4m3(weight: Tensor) -> QuantizedWeight:
-    """The nearest E4M3 numbers of (out, in), with one scale per output; in parts as `quantize`."""
-    outputs, inputs = weight.shape
-    codes = torch.empty((outputs, inputs), dtype=torch.uint8, device=weight.device)
-    scales = torch.empty((outputs, 1), device=weight.device)
-    at_once = max(_NUMBERS_AT_ONCE // max(inputs, 1), 1)
-    for first in range(0, outputs, at_once):
-        some = slice(first, first + at_once)
-        part = weight[some].float()
-        top = part.abs().amax(1, keepdim=True)
-        scales[some] = torch.where(top == 0, 1.0, top / _MOST_E4M3)
-        codes[some] = (part / scales[some]).to(torch.float8_e4m3fn).view(torch.uint8)
-    return QuantizedWeight(codes, scales, None, 8, 0, "e4m3")
 
 
 def e4m3(codes: Tensor) -> Tensor:

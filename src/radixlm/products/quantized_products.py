@@ -39,23 +39,21 @@ from radixlm.kernels.vectors import (
     thread_number,
 )
 from radixlm.products.compiled import GateKind
-from radixlm.products.float_strips import in_pairs, make_float_strip
+from radixlm.products.float_strips import make_float_strip
 from radixlm.products.panel_products import Form
 from radixlm.products.quantized import QuantizedWeight
+from radixlm.products.quantized_panels import laid_out
 from radixlm.products.quantized_strips import LANES, LINE, StripKind, make_strip
-from radixlm.products.quantized_tiles import STEP, knows_tiles, make_tile_rows
+from radixlm.products.quantized_tiles import knows_tiles, make_tile_rows
 
 # Rows of a strip, such that its sums stay in registers: as many as there are, the most first.
 _HEIGHTS = (8, 4, 1) if VECTOR_LANES == MOST_LANES else (4, 2, 1)
 # Rows of a unit of work whose codes stay in the second cache.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
 _UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
-_PANELS_AT_ONCE = 64
 # Of x. Of more inputs in a group the sums of bytes might not fit 32 bits.
 DTYPES = torch.float32, torch.bfloat16
 _MOST_INPUTS = 2**31 // (127 * 255)
-# Of float32, denormal numbers left out.
-_LEAST_EXPONENT = -126
 
 
 def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Form, ...]:
@@ -113,7 +111,7 @@ class QuantizedProduct:
             result == torch.bfloat16,
             gate,
         )
-        self._panels, self._ends = _laid_out(weight, bias, kind)
+        self._panels, self._ends = laid_out(weight, bias, kind)
         self._groups = weight.scales.shape[1]
         self._form_for = form_for
         self._team = team()
@@ -205,69 +203,6 @@ def _unit(rows: int, panels: int, inputs: int, threads: int) -> tuple[int, int]:
     return height, min(width, panels)
 
 
-def _laid_out(
-    weight: QuantizedWeight, bias: Tensor | None, kind: StripKind
-) -> tuple[Tensor, Tensor]:
-    """Panels (panels, bytes), and what a panel's sums end with (panels, 2, lanes), float32: factors
-    and biases. The last panel ends with the last output, and so may begin within the one before it.
-
-    A few panels at a time, so that little more memory is taken than they have.
-    """
-    outputs, inputs = weight.shape
-    numbers = torch.arange(outputs)
-    if kind.gate:
-        numbers = numbers.view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
-    if outputs % LANES:
-        numbers = torch.cat([numbers[: outputs // LANES * LANES], numbers[-LANES:]])
-    # What has one group is filled up to whole steps of tiles: what is not there counts nothing.
-    padded = inputs if kind.group else -(-inputs // STEP) * STEP
-    size = weight.scales.shape[1] * kind.head_bytes + padded * LANES * kind.bits // 8
-    panels = torch.zeros((numbers.numel() // LANES, size), dtype=torch.uint8)
-    ends = torch.zeros((panels.shape[0], 2, LANES))
-    for first in range(0, panels.shape[0], _PANELS_AT_ONCE):
-        some = slice(first, first + _PANELS_AT_ONCE)
-        rows = numbers[first * LANES : some.stop * LANES]
-        made, factors = _panels(weight.rows(rows), kind)
-        panels[some, : made.shape[1]] = made
-        ends[some, 0] = factors.view(-1, LANES)
-        if bias is not None:
-            ends[some, 1] = bias[rows].view(-1, LANES).float()
-    return panels, ends
-
-
-def _panels(weight: QuantizedWeight, kind: StripKind) -> tuple[Tensor, Tensor]:
-    """Panels of a weight with whole ones, and each output's factor. In a group float16 holds the
-    scales over the row's largest one, to a power of two.
-    """
-    outputs, groups = weight.scales.shape
-    count = outputs // LANES
-    units = weight.codes.view(torch.int32).view(count, LANES, groups, -1).permute(0, 2, 3, 1)
-    if weight.numbers != "int":
-        units = in_pairs(units)
-    if kind.bits == 4:
-        units = units[:, :, 0::2] | units[:, :, 1::2] << 4
-    parts = [units.reshape(count, groups, -1).view(torch.uint8)]
-    if not kind.group:
-        return parts[0].view(count, -1), weight.scales
-    factors = _factors(weight)
-    for values in (weight.offsets, weight.scales):
-        if values is not None:
-            small = values / factors.unsqueeze(1)
-            small = small if kind.scale_bytes == 4 else small.to(torch.float16)
-            small = small.view(count, LANES, groups).transpose(1, 2).contiguous()
-            parts.insert(0, small.view(torch.uint8).view(count, groups, -1))
-    return torch.cat(parts, dim=2).view(count, -1), factors
-
-
-def _factors(weight: QuantizedWeight) -> Tensor:
-    """Powers of two such that each row's scales and offsets have float16's upper range."""
-    top = weight.scales.abs().amax(1)
-    if weight.offsets is not None:
-        top = torch.maximum(top, weight.offsets.abs().amax(1))
-    _, exponents = torch.frexp(top)
-    return torch.ldexp(torch.ones_like(top), (exponents - 15).clamp(min=_LEAST_EXPONENT))
-
-
 _Arguments = namedtuple(
     "_Arguments",
     "counters rows inputs outputs groups x x_stride panels panel_bytes ends into scratch height "
@@ -277,7 +212,7 @@ _Arguments = namedtuple(
 
 @compiled(_Arguments)
 def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
-    """The kernel of a form for weights of a kind. panels, ends: as `_laid_out` makes them; outputs:
+    """The kernel of a form for weights of a kind. panels, ends: as `laid_out` makes them; outputs:
     of the result. height, width: rows and panels of a unit. scratch: room for each thread's
     encoded rows.
     """

@@ -84,3 +84,15 @@ def test_without_a_place_to_write_nothing_is_kept(tmp_path: Path) -> None:
     store = KernelStore(tmp_path / "file" / "below")
     store.put("a", b"code")
     assert store.get("a") is None
+
+
+def test_what_was_made_is_told_once(folder: Path) -> None:
+    store = KernelStore(folder)
+    assert store.news() == ""
+    store.compiling += [1.25, 0.5]
+    store.timing.append(2)
+    assert (
+        store.news()
+        == f"kernels compiled: 2 in 1.8 s; products timed: 1 in 2.0 s; kept in {folder}"
+    )
+    assert store.news() == ""

@@ -142,7 +142,7 @@ from radixlm.attention.place import make_place_kernel
 from radixlm.kernels.code_dots import has_code_dots
 from radixlm.products import compiled, panel_products
 from radixlm.products.low_rank import low_rank_kernel
-from radixlm.products.quantized import quantize
+from radixlm.products.quantizing import quantize
 from radixlm.products.quantized_products import forms_of, quantized_kernel
 from radixlm.products.quantized_strips import StripKind
 

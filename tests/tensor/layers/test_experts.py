@@ -13,7 +13,7 @@ from radixlm.layers.linear import Quantize
 from radixlm.layers.mlps import MLP
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import one_way
-from radixlm.products.quantized import quantize
+from radixlm.products.quantizing import quantize
 
 HIDDEN, SIZE, EXPERTS, CHOSEN = 64, 96, 6, 2
 OPTIONS = TensorOptions(torch.float32, torch.device("cpu"))

@@ -20,7 +20,7 @@ from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.models.adapters import load_adapter
 from radixlm.products.gemm_choice import one_way
-from radixlm.products.quantized import quantize
+from radixlm.products.quantizing import quantize
 from radixlm.testing.peft_adapters import make_adapter
 from radixlm.testing.reference import make_checkpoint
 from tests.tensor.rows import make_row

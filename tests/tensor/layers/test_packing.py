@@ -15,7 +15,8 @@ from radixlm.kernels.jit import KernelStore
 from radixlm.layers.linear import Linear, LMHead, TokenEmbedding
 from radixlm.layers.mlps import MLP
 from radixlm.products.compiled import GATES, GateKind, TensorOptions
-from radixlm.products.gemm_choice import LAYOUTS, GemmChoice, ProductTable, Way, one_way, ways_of
+from radixlm.products.gemm_choice import LAYOUTS, GemmChoice, Way, one_way, ways_of
+from radixlm.products.product_table import ProductTable
 from tests.pairs import pairs
 
 CPU = torch.device("cpu")

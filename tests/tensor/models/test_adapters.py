@@ -18,7 +18,7 @@ from radixlm.layers.lora import Adapted, AdaptedRows
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.models.adapters import WEIGHTS, AdapterWeights, load_adapter
 from radixlm.products.gemm_choice import one_way
-from radixlm.products.quantized import quantize
+from radixlm.products.quantizing import quantize
 from radixlm.testing.peft_adapters import ALL, ATTENTION, adapted_logits, make_adapter
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.attention_cases import dense_for

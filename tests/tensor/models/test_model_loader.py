@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.model_files import ModelFolder
+from radixlm.layers.linear import LMHead
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.models.safetensors_files import survey
+from radixlm.products.gemm_choice import one_way
 from radixlm.testing.reference import make_checkpoint
 
 Tensors = dict[str, Tensor]
@@ -108,6 +111,47 @@ def test_stray_tensors_are_passed_over_with_one_line(
     assert "8 tensors" in line
     assert "lm_head.k_scale" in line
     assert "and 3 more" in line
+
+
+class _Read(PlainCheckpoint):
+    """Calls `seen` with the name of each weight that is read."""
+
+    def __init__(self, folder: Path, seen: Callable[[str], object]) -> None:
+        super().__init__(folder)
+        self._seen = seen
+
+    def read(self, name: str) -> Tensor:
+        self._seen(name)
+        return super().read(name)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_head_is_packed_before_the_layers_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: bool
+) -> None:
+    """What that takes beside the weights is free again when the most of them are there."""
+    folder, steps = make_checkpoint(tmp_path, "llama", tie_word_embeddings=tied), list[str]()
+    pack = LMHead.pack
+
+    def packing(head: LMHead, *args: Any) -> None:
+        if not head.is_compiled:
+            steps.append("pack")
+        pack(head, *args)
+
+    monkeypatch.setattr(LMHead, "pack", packing)
+    load_model(
+        _Read(folder, steps.append),
+        load_config(folder),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        choose=one_way,
+        progress=False,
+    )
+    assert steps.count("pack") == 1
+    assert {*steps[: 2 if tied else 3]} == {
+        *("model.embed_tokens.weight", "pack"),
+        *(() if tied else ("lm_head.weight",)),
+    }
 
 
 def test_a_head_of_its_own_in_a_tied_model(tmp_path: Path) -> None:

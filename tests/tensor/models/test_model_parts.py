@@ -19,7 +19,8 @@ from radixlm.models import GGUFCheckpoint, load_config, load_model, open_checkpo
 from radixlm.models.cuts import Cut
 from radixlm.models.parts import PartCheckpoint, check_parts, part_of
 from radixlm.models.safetensors_files import CutCheckpoint
-from radixlm.products.quantized import QuantizedWeight, from_mxfp4, quantize
+from radixlm.products.quantized import QuantizedWeight, from_mxfp4
+from radixlm.products.quantizing import quantize
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.quantized_folders import Recipe, quantize_folder, write_plain
 from radixlm.testing.reference import (

@@ -15,18 +15,18 @@ from radixlm.core.errors import CheckpointError
 from radixlm.layers.linear import Linear
 from radixlm.layers.mlps import MLP
 from radixlm.products.compiled import TensorOptions
-from radixlm.products.gemm_choice import GemmChoice, ProductTable, one_way
+from radixlm.products.gemm_choice import GemmChoice, one_way
+from radixlm.products.product_table import ProductTable
 from radixlm.products.quantized import (
     LEVELS,
     Numbers,
     QuantizedWeight,
     e4m3,
     from_mxfp4,
-    quantize,
-    quantize_e4m3,
     stacked,
 )
 from radixlm.products.quantized_products import DTYPES, QuantizedProduct, forms_of
+from radixlm.products.quantizing import quantize, quantize_e4m3
 
 CPU = torch.device("cpu")
 FLOATS = ["8 e4m3", "8/64 e4m3", "4/16 e2m1", "4/32 e2m1", "4/64 nf4", "4/32 fp4"]

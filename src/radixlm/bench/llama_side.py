@@ -3,8 +3,11 @@ not radixlm. A command per line comes in, a JSON object; a JSON object goes out 
 
     {"do": "quantize", "source": F, "target": F, "kind": "Q4_0", "pure": true}  -> {}
     {"do": "open", "path": F, "threads": 2, "context": 1024}  -> {"flash": bool}; once. "floats":
-                                                    true: keys and values in 32 bits, not 16
+                                                    true: keys and values in 32 bits, not 16.
+                                                    "streams": sequences that fit, of `context` each
     {"do": "decode", "prompt": [...], "out": 96}                -> {"seconds": of a token}
+    {"do": "decode_streams", "prompt": [...], "out": 96, "streams": 16}  -> {"seconds": of a token
+                                                    of each}
     {"do": "prefill", "prompt": [...]}                          -> {"seconds": of all}
     {"do": "score", "prompt": [...], "first": 257}  -> {"logprobs": of the prompt's, from there on}
 
@@ -45,7 +48,7 @@ class LlamaModel:
         return {}
 
     def open(
-        self, path: str, threads: int, context: int, *, floats: bool = False
+        self, path: str, threads: int, context: int, *, floats: bool = False, streams: int = 1
     ) -> dict[str, Any]:
         """Load a model, mapped into memory, and see which attention is faster."""
         self.close()
@@ -54,17 +57,21 @@ class LlamaModel:
         self._model = llama_cpp.llama_model_load_from_file(path.encode(), params)
         if not self._model:
             raise RuntimeError(f"llama.cpp can not load {path}")
-        self._contexts = [self._context(threads, context, flash, floats=floats) for flash in (0, 1)]
+        sizes = threads, context, streams
+        self._contexts = [self._context(*sizes, flash, floats=floats) for flash in (0, 1)]
         taken = [self._seconds(each) for each in self._contexts]
         flash = taken[1] < taken[0]
         llama_cpp.llama_free(self._contexts.pop(not flash))
         return {"flash": bool(flash)}
 
-    def _context(self, threads: int, context: int, flash: int, *, floats: bool) -> Any:
+    def _context(
+        self, threads: int, context: int, streams: int, flash: int, *, floats: bool
+    ) -> Any:
         params = llama_cpp.llama_context_default_params()
         if floats:
             params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
-        params.n_ctx, params.n_batch, params.n_ubatch = context, _BATCH, _BATCH
+        params.n_ctx, params.n_seq_max = context * streams, streams
+        params.n_batch = params.n_ubatch = _BATCH
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = flash
         made = llama_cpp.llama_init_from_model(self._model, params)
@@ -94,6 +101,18 @@ class LlamaModel:
 
     def decode(self, prompt: list[int], out: int) -> dict[str, Any]:
         return {"seconds": self._decode(self._contexts[0], prompt, out)}
+
+    def decode_streams(self, prompt: list[int], out: int, streams: int) -> dict[str, Any]:
+        """Decode `streams` sequences, of all of which a batch has one token."""
+        context, count = self._contexts[0], len(prompt)
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+        for stream in range(streams):
+            _run(context, [(token, at, stream) for at, token in enumerate(prompt)])
+        began = time.perf_counter()
+        for step in range(out):
+            token = prompt[step % count]
+            _run(context, [(token, count + step, stream) for stream in range(streams)])
+        return {"seconds": (time.perf_counter() - began) / out}
 
     def prefill(self, prompt: list[int]) -> dict[str, Any]:
         return {"seconds": self._prefill(self._contexts[0], prompt)}
@@ -139,6 +158,22 @@ def _compute(context: Any, tokens: list[int], asked: Sequence[int] = ()) -> None
     if code := llama_cpp.llama_decode(context, batch):
         raise RuntimeError(f"llama_decode gave {code}")
     llama_cpp.llama_synchronize(context)
+
+
+def _run(context: Any, tokens: Sequence[tuple[int, int, int]]) -> None:
+    """Compute a batch of (token, position, sequence), with the logits of each sequence's last."""
+    batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+    last = {stream: place for place, (_, _, stream) in enumerate(tokens)}
+    batch.n_tokens = len(tokens)
+    for place, (token, position, stream) in enumerate(tokens):
+        batch.token[place], batch.pos[place] = token, position
+        batch.n_seq_id[place], batch.seq_id[place][0] = 1, stream
+        batch.logits[place] = last[stream] == place
+    code = llama_cpp.llama_decode(context, batch)
+    llama_cpp.llama_synchronize(context)
+    llama_cpp.llama_batch_free(batch)
+    if code:
+        raise RuntimeError(f"llama_decode gave {code}")
 
 
 def _say_nothing(_level: int, _text: bytes, _data: object) -> None:

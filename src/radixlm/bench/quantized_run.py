@@ -25,11 +25,11 @@ import torch
 
 from radixlm.assembly import Engine
 from radixlm.assembly.loading import QUANTIZERS
-from radixlm.bench.gguf_export import write_gguf
 from radixlm.core.errors import ConfigError
 from radixlm.core.sampling import SamplingParams
 from radixlm.kernels.openmp import team
 from radixlm.models import CausalLM, ModelConfig, load_config
+from radixlm.testing.gguf_writer import write_gguf
 
 # What llama.cpp has with as many bits, and whether all of its matrices are to have them: of Q4_K_M
 # some have more, as it is always made.
@@ -94,16 +94,26 @@ class QuantizedTimes:
 class OurSide:
     """An engine with weights of a format."""
 
-    def __init__(self, folder: Path, name: str, threads: int) -> None:
-        self._engine = Engine(str(folder), threads=threads, kv_tokens=2 * CONTEXT, **flags(name))
+    def __init__(self, folder: Path, name: str, threads: int, kv_tokens: int = 2 * CONTEXT) -> None:
+        self._engine = Engine(str(folder), threads=threads, kv_tokens=kv_tokens, **flags(name))
 
     def decode(self, prompt: list[int], out: int) -> float:
         """The seconds of a token from the first output on, which may hold several tokens, or all of
         them.
         """
-        moments = asyncio.run(self._moments(prompt, out))
-        (began, before), (ended, tokens) = moments[len(moments) > 2], moments[-1]
-        return (ended - began) / (tokens - before)
+        return self.decode_streams([prompt], out)
+
+    def decode_streams(self, prompts: list[list[int]], out: int) -> float:
+        """The seconds of a token of each, from when all have begun."""
+
+        async def together() -> list[list[tuple[float, int]]]:
+            return await asyncio.gather(*(self._moments(prompt, out) for prompt in prompts))
+
+        found = asyncio.run(together())
+        began = max(moments[len(moments) > 2][0] for moments in found)
+        ended = max(moments[-1][0] for moments in found)
+        before = sum(max(count for at, count in moments if at <= began) for moments in found)
+        return (ended - began) * len(prompts) / (len(prompts) * out - before)
 
     def prefill(self, prompt: list[int]) -> float:
         (began, _), (ended, _) = asyncio.run(self._moments(prompt, 1))
@@ -220,7 +230,8 @@ def gguf_file(folder: Path, scratch: Path, python: str, kind: str) -> Path:
     """The checkpoint as a GGUF file in `scratch`, of one of llama.cpp's types."""
     source, made = scratch / "BF16.gguf", scratch / f"{kind}.gguf"
     if not source.exists():
-        write_gguf(folder, source)
+        # llama.cpp reads no tokenizer by bytes without merges.
+        write_gguf(folder, source, "BF16", further={"tokenizer.ggml.merges": ["Ġ w"]})
     if not made.exists():
         pure = next(peers[kind] for peers in PEERS.values() if kind in peers)
         with closing(LlamaSide(python)) as llama:

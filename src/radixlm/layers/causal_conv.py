@@ -30,7 +30,9 @@ from radixlm.layers.step_states import StepStates
 from radixlm.products.compiled import TensorOptions, sigmoid
 
 # Of one row, which a thread takes at once.
-_CHANNELS = 128
+_CHANNELS = 256
+# Tokens at a time: each input is read once for all of them, each weight, too.
+_TOKENS = 4
 _INT64 = ir.IntType(64)
 
 _Arguments = namedtuple(
@@ -48,7 +50,10 @@ def conv_kernel(
     before x, which are multiplied, in place, by those twice as far before first.
     """
     element = 2 if bfloat16 else 4
-    convolve = _make_convolve(width, bfloat16=bfloat16, bias=bias, gated=gated, plain=plain)
+    several, one = (
+        _make_convolve(width, count, bfloat16=bfloat16, bias=bias, gated=gated, plain=plain)
+        for count in (_TOKENS, 1)
+    )
     multiply, keep = _make_multiply(bfloat16=bfloat16), _make_keep(width, bfloat16=bfloat16)
     out_bytes = element if gated else 4
 
@@ -66,12 +71,16 @@ def conv_kernel(
             args.stride,
         )
         out = args.out + (first * args.channels + channel) * out_bytes
-        for token in range(stop - first):
-            here = inputs[1] + token * args.stride
-            if gated:
+        weights, step = (args.weight + at, args.bias + at, args.gates), args.channels * out_bytes
+        if gated:
+            for token in range(stop - first):
+                here = inputs[1] + token * args.stride
                 multiply(here, here - 2 * args.gates, size)
-            weights = args.weight + at, args.bias + at, here - args.gates
-            convolve(inputs, token, weights, out + token * args.channels * out_bytes, size)
+        whole = (stop - first) // _TOKENS * _TOKENS
+        for token in range(0, whole, _TOKENS):
+            several(inputs, token, weights, out + token * step, step, size)
+        for token in range(whole, stop - first):
+            one(inputs, token, weights, out + token * step, step, size)
         keep(inputs, stop - first, size)
 
     return over_rows(conv, 1)
@@ -89,39 +98,47 @@ def _input(builder: ir.IRBuilder, width: int, inputs: Any, token: Any) -> Any:
     return builder.select(is_before, before, builder.add(x, builder.mul(token, stride)))
 
 
-def _make_convolve(width: int, *, bfloat16: bool, bias: bool, gated: bool, plain: bool) -> Any:
-    """convolve((state, x, bytes of a row of the state, stride), token, (weight, bias, gates), out,
-    size).
+def _make_convolve(
+    width: int, count: int, *, bfloat16: bool, bias: bool, gated: bool, plain: bool
+) -> Any:
+    """convolve((state, x, bytes of a row of the state, stride), token, (weight, bias, bytes of
+    gates before x), out, bytes from token to token of that, size): of `count` tokens.
     """
     element = 2 if bfloat16 else 4
 
-    @emitted(types.void, _INPUTS, types.int64, _WEIGHTS, types.int64, types.int64)
+    def finish(builder: ir.IRBuilder, ops: Lanes, total: Any) -> Any:
+        if plain:
+            return total
+        return builder.fmul(total, sigmoid(builder, ops, total, coarse=bfloat16))
+
+    @emitted(types.void, _INPUTS, types.int64, _WEIGHTS, *[types.int64] * 3)
     def convolve(builder: ir.IRBuilder, *given: Any) -> None:
-        inputs, token, weights, out, size = given
+        inputs, token, weights, out, step, size = given
         weight, bias_at, gates = cgutils.unpack_tuple(builder, weights)
         row_bytes = builder.extract_value(inputs, 2)
-        taps = []
-        for tap in range(width):
-            its = builder.sub(token, ir.Constant(_INT64, width - 1 - tap))
-            by = builder.mul(row_bytes, ir.Constant(_INT64, tap))
-            taps.append((_input(builder, width, inputs, its), builder.add(weight, by)))
+        numbers = [ir.Constant(_INT64, number) for number in range(max(width, count))]
+        places = [ir.Constant(_INT64, place) for place in range(1 - width, count)]
+        taken = [_input(builder, width, inputs, builder.add(token, place)) for place in places]
+        taps = [builder.add(weight, builder.mul(row_bytes, tap)) for tap in numbers[:width]]
+        into = [builder.add(out, builder.mul(step, number)) for number in numbers[:count]]
         for ops, index in vectors_and_rest(builder, size):
 
             def load(address: Any, ops: Lanes = ops, index: Any = index) -> Any:
                 return ops.load(offset(builder, address, index, element), 0, bfloat16=bfloat16)
 
-            total = load(bias_at) if bias else ops.all(0)
-            for x, factor in taps:
-                total = ops.multiply_add(load(x), load(factor), total)
-            if gated:
-                made, rounded = builder.fmul(total, load(gates)), bfloat16
-            elif plain:
-                made, rounded = total, False
-            else:
-                gate = sigmoid(builder, ops, total, coarse=bfloat16)
-                made, rounded = builder.fmul(total, gate), False
-            at = offset(builder, out, index, 2 if rounded else 4)
-            ops.put(made, at, bfloat16=rounded)
+            xs, factors = [load(each) for each in taken], [load(each) for each in taps]
+            begin = load(bias_at) if bias else ops.all(0)
+            for number, its_out in enumerate(into):
+                total = begin
+                for x, factor in zip(xs[number:], factors, strict=False):
+                    total = ops.multiply_add(x, factor, total)
+                if gated:
+                    gate = load(builder.sub(taken[number + width - 1], gates))
+                    made, rounded = builder.fmul(total, gate), bfloat16
+                else:
+                    made, rounded = finish(builder, ops, total), False
+                at = offset(builder, its_out, index, 2 if rounded else 4)
+                ops.put(made, at, bfloat16=rounded)
 
     return convolve
 

@@ -29,6 +29,7 @@ from radixlm.kernels.vectors import (
     lanes_of,
     offset,
     over_rows,
+    prefetch_line,
     vectors_and_rest,
     words,
 )
@@ -36,6 +37,8 @@ from radixlm.kernels.vectors import (
 # Added to the squares of a key or query before it is brought to length 1.
 LEAST = 1e-6
 _INT64 = ir.IntType(64)
+# The address of a part of a state, and the bytes from row to row.
+_PART = types.UniTuple(types.int64, 2)
 # Of a part of a state, and the sums of its columns that stay in registers.
 _PART_BYTES, _MOST_VECTORS = 32 << 10, 6
 # Tokens whose factors are made before all parts of a state go through them, and the most bytes of
@@ -43,6 +46,9 @@ _PART_BYTES, _MOST_VECTORS = 32 << 10, 6
 _AT_ONCE, _DECAY_BYTES = 64, 128 << 10
 _FACTORS = 4
 _FACTOR_BYTES = 4 * _FACTORS
+# Tokens for which a part of a state is put together: where it lies, its rows are so far apart that
+# they compete for the same places of the cache.
+_LEAST_TOGETHER = 8
 
 _Arguments = namedtuple(
     "_Arguments",
@@ -86,9 +92,11 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
     decay_bytes = key_bytes if by_channel else 4
     at_once = max(1, min(_AT_ONCE, _DECAY_BYTES // key_bytes))
     make_factors, fade = _make_factors(shape), _make_fade(shape.key if by_channel else 0)
-    find, step = _make_find(shape), _make_step(shape)
+    find, step, copy = _make_find(shape), _make_step(shape), _make_copy(shape)
     of_factors, of_found = _room(at_once * _FACTOR_BYTES), _room(width)
     of_decays = _room(at_once * key_bytes if by_channel else 4)
+    of_part = _room(shape.key * width)
+    fetch = _make_fetch(shape)
 
     @inner
     def scan(args: _Arguments, unit: int) -> None:
@@ -96,7 +104,8 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
         table = words(args.table + 24 * row)
         first, stop, slot = table[0], table[1], table[2]
         state = args.states + slot * args.slot + head * shape.key * value_bytes
-        factors, decays, found = of_factors(), of_decays(), of_found()
+        factors, decays, found, part = of_factors(), of_decays(), of_found(), of_part()
+        read_bytes = args.heads * value_bytes
         key_head, skip = head // args.repeats * key_bytes, args.skip + 4 * head * (args.skip != 0)
         for begin in range(first, stop, at_once):
             count, at = min(stop - begin, at_once), begin * args.stride + key_head
@@ -109,17 +118,26 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
             for column in range(0, value_bytes, width):
                 values = args.values + begin * args.stride + head * value_bytes + column
                 read = args.read + (begin * args.heads + head) * value_bytes + column
-                find(state + column, keys, decays, found)
+                its = state + column, value_bytes
+                if count >= _LEAST_TOGETHER:
+                    copy(its, (part, width))
+                    its = part, width
+                find(its, keys, decays, found)
                 for t in range(count):
                     by, after = t * args.stride, min(t + 1, count - 1)
+                    if column == 0:
+                        ahead, later = by + _AT_ONCE * args.stride, (t + _AT_ONCE) * read_bytes
+                        fetch(keys + ahead, queries + ahead, values + ahead, read + later)
                     step(
-                        state + column,
+                        its,
                         (queries + by, keys + by, keys + after * args.stride, values + by),
                         factors + t * _FACTOR_BYTES,
                         (decays + t * decay_bytes, decays + after * decay_bytes),
                         found,
-                        read + t * args.heads * value_bytes,
+                        read + t * read_bytes,
                     )
+                if count >= _LEAST_TOGETHER:
+                    copy(its, (state + column, value_bytes))
 
     return over_rows(scan, 1)
 
@@ -222,16 +240,50 @@ class _StatePart:
         return key
 
 
-def _make_find(shape: ScanShape) -> Any:
-    """find(state, keys, decays, found): what a token's key reads in a part of the state."""
+def _make_fetch(shape: ScanShape) -> Any:
+    """fetch(keys, queries, values, read): bring near what a later token needs, which a head has in
+    pages that no other token of it is in.
+    """
 
     @emitted(types.void, *[types.int64] * 4)
+    def fetch(builder: ir.IRBuilder, *addresses: Any) -> None:
+        sizes = shape.key, shape.key, shape.value, shape.value
+        for address, size in zip(addresses, sizes, strict=True):
+            for line in range(0, 4 * size, 64):
+                prefetch_line(builder, builder.add(address, ir.Constant(_INT64, line)))
+
+    return fetch
+
+
+def _make_copy(shape: ScanShape) -> Any:
+    """copy(part, into): a part of a state. Each is an address and the bytes from row to row."""
+
+    @emitted(types.void, _PART, _PART)
+    def copy(builder: ir.IRBuilder, *both: Any) -> None:
+        part = _StatePart(builder, shape)
+        with cgutils.for_range(builder, ir.Constant(_INT64, shape.key)) as loop:
+            source, into = (_row(builder, each, loop.index) for each in both)
+            part.store(part.load(source), into)
+
+    return copy
+
+
+def _row(builder: ir.IRBuilder, part: Any, index: Any) -> Any:
+    """The address of a row of a part of a state."""
+    address, row_bytes = cgutils.unpack_tuple(builder, part)
+    return builder.add(address, builder.mul(index, row_bytes))
+
+
+def _make_find(shape: ScanShape) -> Any:
+    """find(part, keys, decays, found): what a token's key reads in a part of the state."""
+
+    @emitted(types.void, _PART, *[types.int64] * 3)
     def find(builder: ir.IRBuilder, state: Any, keys: Any, decays: Any, found: Any) -> None:
         if shape.delta:
             part = _StatePart(builder, shape)
             sums = part.sums()
             with cgutils.for_range(builder, ir.Constant(_INT64, shape.key)) as loop:
-                at = offset(builder, state, loop.index, 4 * shape.value)
+                at = _row(builder, state, loop.index)
                 part.add(part.faded(keys, decays, loop.index), part.load(at), sums)
             part.store([builder.load(total) for total in sums], found)
 
@@ -239,13 +291,13 @@ def _make_find(shape: ScanShape) -> Any:
 
 
 def _make_step(shape: ScanShape) -> Any:
-    """step(state, (queries, keys, keys after, values), factors, (decays, decays after), found,
+    """step(part, (queries, keys, keys after, values), factors, (decays, decays after), found,
     read): takes one token through a part of the state. found: what its key reads there, before;
     what the next token's key does, after.
     """
     four, two = (types.UniTuple(types.int64, count) for count in (4, 2))
 
-    @emitted(types.void, types.int64, four, types.int64, two, types.int64, types.int64)
+    @emitted(types.void, _PART, four, types.int64, two, types.int64, types.int64)
     def step(builder: ir.IRBuilder, *given: Any) -> None:
         state, inputs, factors, of_decays, found, read = given
         queries, keys, after, values = cgutils.unpack_tuple(builder, inputs)
@@ -260,10 +312,8 @@ def _make_step(shape: ScanShape) -> Any:
         changes = [builder.fmul(each, of_change) for each in changes]
         reads, finds = part.sums(), part.sums()
         with cgutils.for_range(builder, ir.Constant(_INT64, shape.key)) as loop:
-            at, key = (
-                offset(builder, state, loop.index, 4 * shape.value),
-                part.one(keys, loop.index),
-            )
+            at = _row(builder, state, loop.index)
+            key = part.one(keys, loop.index)
             decay = part.one(decays, loop.index) if shape.by_channel else left
             faded = [builder.fmul(each, decay) for each in part.load(at)]
             made = [ops.multiply_add(key, *pair) for pair in zip(changes, faded, strict=True)]

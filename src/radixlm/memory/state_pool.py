@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from radixlm.core.batch import StateMoves
+from radixlm.core.batch import EMPTY, StateMoves
 from radixlm.memory.pools import zeros
 
 
@@ -57,12 +57,16 @@ class StatePool:
 
     def move(self, moves: StateMoves) -> None:
         """Copy states, or empty their slots, as a batch says."""
-        slots = torch.tensor(moves.slots, dtype=torch.int64, device=self.device)
-        sources = torch.tensor(moves.sources, dtype=torch.int64, device=self.device)
-        copied = sources >= 0
+        slots, sources = moves.slots.tolist(), moves.sources.tolist()
+        written = {*slots} & {*sources}
         for part in self.parts():
-            part[slots[copied]] = part[sources[copied]]
-            part[slots[~copied]] = 0
+            # One by one: an index of several makes a second copy of all of them.
+            before = {slot: part[slot].clone() for slot in written}
+            for slot, source in zip(slots, sources, strict=True):
+                if source == EMPTY:
+                    part[slot].zero_()
+                else:
+                    part[slot].copy_(before.get(source, part[source]))
 
     def parts(self) -> list[Tensor]:
         """The tensors of all layers, (slots, ...) each."""

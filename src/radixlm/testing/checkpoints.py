@@ -50,10 +50,21 @@ _SIZES: Mapping[str, tuple[Any, ...]] = {
     "10m": ("llama", 6144, 384, 768, 6, 6, 2, 64, 8192, 1e-5, 10_000.0, True),
     "smollm-135m": ("llama", 49_152, 576, 1536, 30, 9, 3, 64, 8192, 1e-5, 100_000.0, True),
     "qwen3-0.6b": ("qwen3", 151_936, 1024, 3072, 28, 16, 8, 128, 40_960, 1e-6, 1_000_000.0, True),
+    "qwen3.5-0.8b": ("qwen3_5_text", 248_320, 1024, 3584, 24, 8, 2, 256, 262_144, 1e-6, 1e7, True),
     "llama-3.2-1b": ("llama", 128_256, 2048, 8192, 16, 32, 8, 64, 131_072, 1e-5, 500_000.0, True),
     "qwen3-8b": ("qwen3", 151_936, 4096, 12_288, 36, 32, 8, 128, 40_960, 1e-6, 1_000_000.0, False),
 }
 _FURTHER: Mapping[str, Mapping[str, Any]] = {
+    "qwen3.5-0.8b": {
+        "architectures": ["Qwen3_5ForCausalLM"],
+        "layer_types": ([*["linear_attention"] * 3, "full_attention"]) * 6,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+        "attn_output_gate": True, "partial_rotary_factor": 0.25,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+        },
+    },
     "llama-3.2-1b": {
         "rope_scaling": {
             "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

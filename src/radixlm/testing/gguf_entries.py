@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gguf
 import numpy as np
+
+from radixlm.models import ModelConfig
 
 # A method of the writer, and the names that a field has in configs, of which the first counts.
 _FIELDS = {
@@ -212,22 +215,13 @@ def _add_windows(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
 def _add_scaling(
     writer: gguf.GGUFWriter, config: Mapping[str, Any], rope: Mapping[str, Any]
 ) -> None:
-    kind, length = rope.get("rope_type"), config["max_position_embeddings"]
+    kind = rope.get("rope_type")
     sections = config.get("mrope_section")
     if config["model_type"].startswith("qwen3_5"):
         sections = rope.get("mrope_section") or [1, 1]
     if sections:
         writer.add_rope_dimension_sections([*sections, 0, 0][:4])
-    if kind == "longrope":
-        original = config.get("original_max_position_embeddings") or 4096
-        scale = length / original
-        by = np.sqrt(1 + np.log(scale) / np.log(original)) if scale > 1 else 1.0
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
-        writer.add_rope_scaling_orig_ctx_len(original)
-        writer.add_rope_scaling_attn_factors(float(by))
-        for name in ("long", "short"):
-            values = np.array(rope[f"{name}_factor"], np.float32)
-            writer.add_tensor(f"rope_factors_{name}.weight", values)
+    _add_factors(writer, config, rope)
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(rope["factor"])
@@ -242,3 +236,25 @@ def _add_scaling(
         for name in ("beta_fast", "beta_slow"):
             if rope.get(name) is not None:
                 getattr(writer, f"add_rope_scaling_yarn_{name}")(rope[name])
+
+
+def _add_factors(
+    writer: gguf.GGUFWriter, config: Mapping[str, Any], rope: Mapping[str, Any]
+) -> None:
+    """Add tensors by which frequencies are divided."""
+    if rope.get("rope_type") == "longrope":
+        length = config["max_position_embeddings"]
+        original = config.get("original_max_position_embeddings") or 4096
+        scale = length / original
+        by = np.sqrt(1 + np.log(scale) / np.log(original)) if scale > 1 else 1.0
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE)
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors(float(by))
+        for name in ("long", "short"):
+            values = np.array(rope[f"{name}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{name}.weight", values)
+    if rope.get("rope_type") == "llama3":
+        size = config["head_dim"]
+        its = ModelConfig.from_hf(config).rope
+        factors = replace(its, scaling=None).frequencies(size) / its.frequencies(size)
+        writer.add_tensor("rope_freqs.weight", factors.numpy())

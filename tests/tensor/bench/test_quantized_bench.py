@@ -1,4 +1,4 @@
-"""`radixlm bench quantized` on a tiny model, and the file that it writes for llama.cpp."""
+"""`radixlm bench quantized` on a tiny model."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import json
 import sys
 from pathlib import Path
 
-import gguf
-import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file
 
 from radixlm.bench.bench_commands import command
-from radixlm.bench.gguf_export import write_gguf
 from radixlm.bench.quantized_run import LlamaSide, bytes_held, bytes_read, load_peak
 from radixlm.core.errors import ConfigError
 from radixlm.models import ModelConfig
-from radixlm.testing.checkpoints import EOS_TOKEN_ID, SHAPES, write_random_checkpoint
+from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 TINY = SHAPES["tiny"]
 
@@ -74,48 +69,3 @@ def test_a_python_without_llama_cpp_is_named() -> None:
     with pytest.raises(ConfigError, match="does it have llama_cpp"):
         side.ask(do="open", path="none", threads=1, context=8)
     side.close()
-
-
-def test_the_file_has_the_weights(tiny: Path, tmp_path: Path) -> None:
-    reader = gguf.GGUFReader(write_gguf(tiny, tmp_path / "tiny.gguf"))
-    found = {tensor.name: tensor for tensor in reader.tensors}
-    stored = load_file(tiny / "model.safetensors")
-    assert len(found) == len(stored)
-    same = {
-        "token_embd.weight": "model.embed_tokens.weight",
-        "blk.1.attn_v.weight": "model.layers.1.self_attn.v_proj.weight",
-        "blk.1.attn_output.weight": "model.layers.1.self_attn.o_proj.weight",
-        "blk.0.ffn_down.weight": "model.layers.0.mlp.down_proj.weight",
-    }
-    for name, ours in same.items():
-        assert torch.equal(_values(found[name]), stored[ours]), name
-    # Rows 0 and 8 of a head of 16 turn together: here they are neighbours.
-    queries = stored["model.layers.0.self_attn.q_proj.weight"]
-    written = _values(found["blk.0.attn_q.weight"])
-    assert torch.equal(written[:4], queries[[0, 8, 1, 9]])
-    assert torch.equal(written[16:18], queries[[16, 24]])
-    assert found["blk.0.attn_norm.weight"].tensor_type == gguf.GGMLQuantizationType.F32
-
-
-def test_the_file_says_what_model_it_is(tiny: Path, tmp_path: Path) -> None:
-    fields = gguf.GGUFReader(write_gguf(tiny, tmp_path / "tiny.gguf")).fields
-    assert fields["general.architecture"].contents() == "llama"
-    assert fields["llama.attention.head_count_kv"].contents() == TINY["num_key_value_heads"]
-    assert fields["llama.rope.freq_base"].contents() == TINY["rope_theta"]
-    words = fields["tokenizer.ggml.tokens"].contents()
-    assert len(words) == TINY["vocab_size"]
-    assert words[ord("a")] == "a"
-    assert fields["tokenizer.ggml.eos_token_id"].contents() == EOS_TOKEN_ID
-
-
-def test_a_kind_that_llama_cpp_would_lay_out_otherwise_is_refused(tmp_path: Path) -> None:
-    config = dict(TINY) | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match="'qwen2', only of llama, qwen3"):
-        write_gguf(tmp_path, tmp_path / "made.gguf")
-
-
-def _values(tensor: gguf.gguf_reader.ReaderTensor) -> torch.Tensor:
-    """(out, in) bfloat16."""
-    values = np.array(tensor.data, copy=True)
-    return torch.from_numpy(values.view(np.uint8)).view(torch.bfloat16)

@@ -228,3 +228,20 @@ def test_both_ways_to_scale_rotation(tmp_path: Path) -> None:
     write_gguf(folder, tmp_path / "m.gguf", "F32", further=further, tensors=factors)
     with pytest.raises(UnsupportedModelError, match=r"both rope_freqs\.weight and llama\.rope"):
         load_config(tmp_path / "m.gguf")
+
+
+def test_factors_of_llama_3(tmp_path: Path) -> None:
+    scaling = {
+        "rope_type": "llama3",
+        "rope_theta": 10_000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    folder = make_checkpoint(tmp_path / "m", "llama", rope_parameters=scaling)
+    write_gguf(folder, tmp_path / "m.gguf", "F32")
+    wanted, found = (
+        load_config(path).rope.frequencies(16) for path in (folder, tmp_path / "m.gguf")
+    )
+    torch.testing.assert_close(found, wanted)

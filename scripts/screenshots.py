@@ -7,13 +7,17 @@ and takes a picture of what comes of each.
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import radixlm
 from radixlm.testing.deployed import serving
+from radixlm.testing.hybrids import HYBRIDS
+from radixlm.testing.reference import make_checkpoint
 from scripts.browser import chromium, fire, opened
 from scripts.try_clients.server import KEY, served
 
@@ -24,6 +28,8 @@ FOLDER = Path(__file__).parent.parent / "docs" / "img"
 # So small that "raw" evicts, and large enough for "agents".
 _FLAGS = ("--kv-tokens", "6000")
 _DISK = ("--disk-write-policy", "all", "--disk-block-tokens", "32")
+# So few that a tree of thoughts needs more.
+_STATES = ("--max-mamba-cache-size", "12", "--max-running-requests", "4")
 _SETTLE_MS = 2_500
 _MIDST = "Number(document.getElementById('n-running').dataset.value) >= 3"
 
@@ -44,6 +50,7 @@ def main() -> None:
             ):
                 _take_the_disk(page, folder, ending)
         _take_the_replicas(browser, folder)
+        _take_the_states(browser, folder)
 
 
 @contextmanager
@@ -97,6 +104,21 @@ def _take_the_replicas(browser: Browser, folder: Path) -> None:
             fire(page, load)
         page.locator("#replicas").scroll_into_view_if_needed()
         _take(page, folder / "ui-replicas.png")
+
+
+def _take_the_states(browser: Browser, folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as model:
+        demo = Path(radixlm.__file__).parent / "demo_model"
+        fields = {**HYBRIDS["qwen3_5_text"], "vocab_size": 2048, "max_position_embeddings": 4096}
+        make_checkpoint(Path(model), "qwen3_5_text", **fields, eos_token_id=2)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(demo / name, model)
+        with _page(browser, "light", "--model-path", model, *_STATES) as page:
+            for load in ("agents", "tree"):
+                fire(page, load)
+            page.wait_for_selector("#advice-list li:has-text('--max-mamba-cache-size')")
+            page.mouse.move(60, 300)  # what the checkpoint after the agents' system prompt takes
+            _take(page, folder / "ui-states.png")
 
 
 def _take(page: Page, path: Path) -> None:

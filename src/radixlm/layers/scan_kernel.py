@@ -95,7 +95,11 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
     find, step, copy = _make_find(shape), _make_step(shape), _make_copy(shape)
     of_factors, of_found = _room(at_once * _FACTOR_BYTES), _room(width)
     of_decays = _room(at_once * key_bytes if by_channel else 4)
-    of_part = _room(shape.key * width)
+    # A larger part stays where it is: a thread's stack would have it.
+    fits = shape.key * width <= _PART_BYTES
+    of_part, together = _room(shape.key * width if fits else 4), _LEAST_TOGETHER
+    if not fits:
+        together = at_once + 1
     fetch = _make_fetch(shape)
 
     @inner
@@ -119,7 +123,7 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
                 values = args.values + begin * args.stride + head * value_bytes + column
                 read = args.read + (begin * args.heads + head) * value_bytes + column
                 its = state + column, value_bytes
-                if count >= _LEAST_TOGETHER:
+                if count >= together:
                     copy(its, (part, width))
                     its = part, width
                 find(its, keys, decays, found)
@@ -136,7 +140,7 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
                         found,
                         read + t * read_bytes,
                     )
-                if count >= _LEAST_TOGETHER:
+                if count >= together:
                     copy(its, (state + column, value_bytes))
 
     return over_rows(scan, 1)

@@ -105,12 +105,12 @@ class Cause(StrEnum):
     )
     WINDOW_EVICTED = (
         "window_evicted",
-        "it is cached, but in layers with a window those before it had to make room",
+        "what follows is, too, but in layers with a window those before it had to make room",
         "give these layers more room (--swa-full-tokens-ratio), or pin the prefix",
     )
     NO_STATE = (
         "no_state",
-        "it is cached, but the model's state after it is not kept",
+        "what follows is, too, but the model's state after it is not kept",
         "keep more states (--max-mamba-cache-size), or closer ones (--state-checkpoint-interval)",
     )
     FIRST_SEEN = ("first_seen", "nothing like it was cached before")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from radixlm.cache import RadixCache, RadixTree
 from radixlm.cache import cache as cache_module
-from radixlm.cache.components.reuse_chances import ReuseChances
+from radixlm.cache.components.reuse_rates import ReuseRates
 from radixlm.cache.components.states import StateHold, StateSlots
 from radixlm.cache.components.window_hold import Window, WindowHold
 from radixlm.cache.places.stored_parts import StoredParts
@@ -194,8 +194,8 @@ def checkpoints_go_by_their_last_use_alone(_worth, self, slot):
     return self.last_used[slot]
 
 
-@around(ReuseChances, "of")
-def all_checkpoints_are_as_likely_to_be_used(_of, _self, _node, _uses):
+@around(ReuseRates, "of")
+def all_checkpoints_are_as_likely_to_be_used(_of, _self, _node, _uses, _age):
     return 0.5
 
 

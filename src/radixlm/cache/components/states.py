@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from radixlm.cache.components.component import Component, ComponentHold, CutMatch
-from radixlm.cache.components.reuse_chances import ReuseChances
+from radixlm.cache.components.reuse_rates import ReuseRates
 from radixlm.cache.radix.conservation import Usage
 from radixlm.cache.radix.node import NO_SLOTS, Match, TreeNode
 from radixlm.cache.radix.observer import TreeObserver
@@ -39,8 +39,8 @@ class StateSlots(Component, TreeObserver):
 
     A node with a checkpoint keeps its end: it neither grows nor joins its child. When tokens at its
     end are evicted, so is the checkpoint. When there is no room, the unlocked one goes that is
-    worth least: the tokens back to the one above it, which its absence would cost, by the chance
-    that it is used again (see ReuseChances) and by its age.
+    worth least: the tokens back to the one above it, which its absence would cost, by the rate at
+    which those that are alike are used (see ReuseRates).
 
     Used by one thread, the cache's.
     """
@@ -58,8 +58,7 @@ class StateSlots(Component, TreeObserver):
         self._node: dict[int, TreeNode] = {}  # by slot
         # Of each slot: when it was used last, and how often a lease went on from it.
         self.last_used, self._found = [0] * capacity, [0] * capacity
-        self._uses = 0
-        self._chances = ReuseChances()
+        self._rates, self._looked_at = ReuseRates(capacity), 0
         self._to_go: list[tuple[float, int]] = []  # (worth, slot), the least last
         self._ahead = 0  # how many of them are not evicted before others are looked for
         self._free = list(range(capacity))[::-1]
@@ -149,22 +148,27 @@ class StateSlots(Component, TreeObserver):
         self._set_free(slot)
 
     def enter(self, node: TreeNode, slot: int) -> None:
-        """A private slot becomes a node's checkpoint."""
+        """A private slot becomes a node's checkpoint. Where others went on, those that used the one
+        above would have used it.
+        """
         self.at[node], self._node[slot] = slot, node
         self.private -= 1
         self.left_behind += 1
+        above = self.slot_of(self._above(node))
+        if node.children and above.size and self._found[above[0]]:
+            self._found[above[0]] -= 1
+            self._found[slot] += 1
         self.use(slot)
         self._tree.changed(node)
 
     def use(self, slot: int) -> None:
         """A checkpoint is used now, or would have been left by one more."""
-        self._uses += 1
-        self.last_used[slot] = self._uses
+        self.last_used[slot] = self._tree.uses
 
     def found(self, source: Slots) -> None:
         """A lease goes on from a checkpoint."""
         for slot in source.tolist():
-            self._chances.used(self._node[slot], self._found[slot])
+            self._rates.used(self._node[slot], self._found[slot], self._age(slot))
             self._found[slot] += 1
 
     def take_moves(self) -> dict[str, Any]:
@@ -193,7 +197,10 @@ class StateSlots(Component, TreeObserver):
                 break
         node = self._node[slot]
         self.evicted += 1
-        self._chances.gone(node, self._found[slot])
+        above = self.slot_of(self._above(node))
+        if above.size and self._found[slot]:  # what used this one will use that
+            self._found[above[0]] += self._found[slot]
+            self.last_used[above[0]] = max(self.last_used[above[0]], self.last_used[slot])
         self._give_up(node)
         self._tree.changed(node)
         self._tree.merge(node)
@@ -212,7 +219,11 @@ class StateSlots(Component, TreeObserver):
         return (self._node[slot] for worth, slot in self._to_go[::-1] if self._goes(worth, slot))
 
     def _look_for_some(self) -> None:
-        """Find those that go next. What raises one's worth later keeps it."""
+        """Find those that go next; count how long all waited. What raises one's worth keeps it."""
+        passed, self._looked_at = self._tree.uses - self._looked_at, self._tree.uses
+        for slot, node in self._node.items():
+            age = self._age(slot)
+            self._rates.waited(node, self._found[slot], age, min(age, passed))
         some = 1 + self.capacity // _AT_ONCE
         worths = ((self.worth(slot), slot) for slot in self._node if not self.locks[slot])
         self._to_go = nsmallest(some + _AHEAD, worths)[::-1]
@@ -222,15 +233,26 @@ class StateSlots(Component, TreeObserver):
         """Whether it can go, and is worth no more than when it was found."""
         return slot in self._node and not self.locks[slot] and self.worth(slot) <= worth
 
+    def uses_of(self, node: TreeNode) -> int:
+        """How often leases went on from a node's checkpoint, or would have."""
+        return self._found[self.at[node]]
+
     def worth(self, slot: int) -> float:
-        """The tokens that would be computed again without it, times the chance of that."""
+        """The tokens that would be computed again without it, by the rate at which it is used."""
         node = self._node[slot]
+        above = self._above(node)
+        tokens = node.end - (0 if above is None else above.end)
+        return tokens * self._rates.of(node, self._found[slot], self._age(slot))
+
+    def _above(self, node: TreeNode) -> TreeNode | None:
+        """The next node above with a checkpoint, or a root."""
         above = node.parent
         while above is not None and above.parent is not None and above not in self.at:
             above = above.parent
-        tokens = node.end - (0 if above is None else above.end)
-        chance = self._chances.of(node, self._found[slot])
-        return tokens * chance / (self._uses - self.last_used[slot] + 1)
+        return above
+
+    def _age(self, slot: int) -> int:
+        return self._tree.uses - self.last_used[slot]
 
     def changed(self, node: TreeNode) -> None:
         if node in self.at and node.absent:

@@ -263,6 +263,25 @@ def test_those_that_go_next_are_looked_for_once_in_many_steps(
     assert looked.total() < 50 * 80 + 2 * 800
 
 
+def test_a_branch_gets_the_uses_of_what_stood_before_it() -> None:
+    """What those who part at the branch went on from is not worth keeping beside it."""
+    cache, states = make(states=6, capacity=4_000)
+    serve(cache, range(100), 60, 100)
+    assert serve(cache, [*range(80), 7, 8], 80) == 60
+    assert {node.end: states.uses_of(node) for node in states.at} == {60: 0, 80: 1, 100: 0}
+
+
+def test_uses_of_a_checkpoint_that_goes_are_those_of_the_one_above_it() -> None:
+    cache, states = make(states=6, capacity=4_000)
+    serve(cache, range(100), 20, 60)
+    for number in (7, 8):
+        assert serve(cache, [*range(60), number]) == 60
+    [deeper] = [slot for node, slot in states.at.items() if node.end == 60]
+    states.worth = lambda slot: slot != deeper  # type: ignore[method-assign]
+    states.evict()
+    assert {node.end: states.uses_of(node) for node in states.at} == {20: 2}
+
+
 def test_a_locked_checkpoint_never_goes_and_extend_says_that_there_is_no_room() -> None:
     cache, states = make(states=3)
     serve(cache, [1, 2, 3], 2)

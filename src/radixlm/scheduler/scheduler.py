@@ -175,7 +175,7 @@ class Scheduler:
                 self._commit(state)
             if row.stop == state.stop:
                 state.kept = row.stop
-                state.running_lease.checkpoint()
+                state.running_lease.checkpoint(on_the_way=state.stops_on_the_way)
             state.running_lease.pass_by(row.stop)
             token = result.tokens[index]
             if token is not None:
@@ -260,8 +260,11 @@ class Scheduler:
         while budget > 0 and (state := self._next(before)) is not None:
             if not self._fits(state) and not self._preempt_for(state, parts):
                 break
-            if self.tiers is not None and self.tiers.begin(state, self._budget - budget):
-                continue
+            if self.tiers is not None:
+                if self.tiers.begin(state, self._budget - budget):
+                    continue
+                if not self._running and self.tiers.waits(state):
+                    break
             slots = self._start(state, budget)
             if slots is None:
                 if self.tiers is not None and not self._running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import nsmallest
 from typing import Any
 
@@ -38,7 +39,8 @@ class StateSlots(Component, TreeObserver):
     A node with a checkpoint keeps its end: it neither grows nor joins its child. When tokens at its
     end are evicted, so is the checkpoint. When there is no room, the unlocked one goes that is
     worth least: the tokens back to the one above it, which its absence would cost, by the chance
-    that it is used again (see ReuseChances) and by its age.
+    that it is used again (see ReuseChances) and by its age. awaited: say of a node whether the
+    checkpoint there will soon be stored in a place; it goes after all others.
 
     Used by one thread, the cache's.
     """
@@ -52,13 +54,15 @@ class StateSlots(Component, TreeObserver):
         super().__init__(capacity)
         self.left_behind = self.evicted = 0
         self.at: dict[TreeNode, int] = {}
+        self.awaited: list[Callable[[TreeNode], bool]] = []
         self._tree = tree
         self._node: dict[int, TreeNode] = {}  # by slot
         # Of each slot: when it was used last, and how often a lease went on from it.
         self._last, self._found = [0] * capacity, [0] * capacity
+        self._on_the_way = set[int]()  # slots
         self._uses = 0
         self._chances = ReuseChances()
-        self._to_go: list[tuple[float, int]] = []  # (worth, slot), the least last
+        self._to_go: list[tuple[tuple[bool, float], int]] = []  # (rank, slot), the least last
         self._free = list(range(capacity))[::-1]
         self._copies: dict[int, int] = {}  # from where, by slot
         tree.watch(self)
@@ -145,18 +149,28 @@ class StateSlots(Component, TreeObserver):
         self.private -= 1
         self._set_free(slot)
 
-    def enter(self, node: TreeNode, slot: int) -> None:
+    def enter(self, node: TreeNode, slot: int, *, on_the_way: bool) -> None:
         """A private slot becomes a node's checkpoint."""
         self.at[node], self._node[slot] = slot, node
         self.private -= 1
         self.left_behind += 1
-        self.use(slot)
+        self._on_the_way.add(slot)
+        self.use(slot, on_the_way=on_the_way)
         self._tree.changed(node)
 
-    def use(self, slot: int) -> None:
+    def use(self, slot: int, *, on_the_way: bool = True) -> None:
         """A checkpoint is used now, or would have been left by one more."""
         self._uses += 1
         self._last[slot] = self._uses
+        if not on_the_way:
+            self._on_the_way.discard(slot)
+
+    def lasts(self, node: TreeNode) -> bool:
+        """Whether the checkpoint that a node has is one to store: others went on from it, or are
+        known or asked to.
+        """
+        slot = self.at[node]
+        return slot not in self._on_the_way or self._found[slot] > 0 or len(node.children) > 1
 
     def found(self, source: Slots) -> None:
         """A lease goes on from a checkpoint."""
@@ -183,9 +197,9 @@ class StateSlots(Component, TreeObserver):
         while True:
             if not self._to_go:
                 self._look_for_some()
-            worth, slot = self._to_go.pop()
+            rank, slot = self._to_go.pop()
             node = self._node.get(slot)
-            if node is not None and not self.locks[slot] and self.worth(slot) <= worth:
+            if node is not None and not self.locks[slot] and self._rank(slot) <= rank:
                 break
         self.evicted += 1
         self._chances.gone(node, self._found[slot])
@@ -195,18 +209,17 @@ class StateSlots(Component, TreeObserver):
 
     def _look_for_some(self) -> None:
         """Find those that go next. What raises one's worth later keeps it."""
-        self._to_go = self._worst(1 + self.capacity // _AT_ONCE)[::-1]
+        ranks = ((self._rank(slot), slot) for slot in self._node if not self.locks[slot])
+        self._to_go = nsmallest(1 + self.capacity // _AT_ONCE, ranks)[::-1]
         if not self._to_go:
             raise CacheError("all checkpoints of states are locked")
 
-    def first(self, most: int) -> list[TreeNode]:
-        """The nodes of up to `most` unlocked checkpoints, those that go first first."""
-        return [self._node[slot] for _, slot in self._worst(most)]
-
-    def _worst(self, most: int) -> list[tuple[float, int]]:
-        """Unlocked checkpoints that are worth least: (worth, slot)."""
-        worths = ((self.worth(slot), slot) for slot in self._node if not self.locks[slot])
-        return nsmallest(most, worths)
+    def _rank(self, slot: int) -> tuple[bool, float]:
+        """The rank of a checkpoint, the smallest goes first: what is stored soon goes after all
+        that is, or will never be.
+        """
+        node = self._node[slot]
+        return any(awaits(node) for awaits in self.awaited), self.worth(slot)
 
     def last_use(self, slot: int) -> float:
         """The use of a checkpoint that was the last, as uses are counted."""
@@ -239,6 +252,7 @@ class StateSlots(Component, TreeObserver):
             raise CacheError(f"state slot {slot} is freed that is locked")
         del self._node[slot]
         self._found[slot] = 0
+        self._on_the_way.discard(slot)
         self._set_free(slot)
 
     def _set_free(self, slot: int) -> None:
@@ -277,15 +291,15 @@ class StateHold(ComponentHold):
     def row_fields(self) -> dict[str, Any]:
         return {"state": self.slot}
 
-    def checkpoint(self, node: TreeNode, *, goes_on: bool) -> None:
+    def checkpoint(self, node: TreeNode, *, goes_on: bool, on_the_way: bool) -> None:
         """The private slot becomes the node's, unless it has one."""
         states, there = self._states, self._states.slot_of(node)
         if self.slot is None:
             return
         if there.size:
-            states.use(int(there[0]))
+            states.use(int(there[0]), on_the_way=on_the_way)
         elif not goes_on or states.available:
-            states.enter(node, self.slot)
+            states.enter(node, self.slot, on_the_way=on_the_way)
             self.slot = states.give(states.slot_of(node)) if goes_on else None
 
     def release(self, _committed: int, _slots: Slots, *, used: bool) -> None:

@@ -58,7 +58,7 @@ class StateSlots(Component, TreeObserver):
         self._tree = tree
         self._node: dict[int, TreeNode] = {}  # by slot
         # Of each slot: when it was used last, and how often a lease went on from it.
-        self._last, self._found = [0] * capacity, [0] * capacity
+        self.last_used, self._found = [0] * capacity, [0] * capacity
         self._on_the_way = set[int]()  # slots
         self._uses = 0
         self._chances = ReuseChances()
@@ -161,7 +161,7 @@ class StateSlots(Component, TreeObserver):
     def use(self, slot: int, *, on_the_way: bool = True) -> None:
         """A checkpoint is used now, or would have been left by one more."""
         self._uses += 1
-        self._last[slot] = self._uses
+        self.last_used[slot] = self._uses
         if not on_the_way:
             self._on_the_way.discard(slot)
 
@@ -198,9 +198,10 @@ class StateSlots(Component, TreeObserver):
             if not self._to_go:
                 self._look_for_some()
             rank, slot = self._to_go.pop()
-            node = self._node.get(slot)
-            if node is not None and not self.locks[slot] and self._rank(slot) <= rank:
+            there = slot in self._node and not self.locks[slot]
+            if there and self._rank(slot) <= rank:
                 break
+        node = self._node[slot]
         self.evicted += 1
         self._chances.gone(node, self._found[slot])
         self._give_up(node)
@@ -221,10 +222,6 @@ class StateSlots(Component, TreeObserver):
         node = self._node[slot]
         return any(awaits(node) for awaits in self.awaited), self.worth(slot)
 
-    def last_use(self, slot: int) -> float:
-        """The use of a checkpoint that was the last, as uses are counted."""
-        return self._last[slot]
-
     def worth(self, slot: int) -> float:
         """The tokens that would be computed again without it, times the chance of that."""
         node = self._node[slot]
@@ -233,7 +230,7 @@ class StateSlots(Component, TreeObserver):
             above = above.parent
         tokens = node.end - (0 if above is None else above.end)
         chance = self._chances.of(node, self._found[slot])
-        return tokens * chance / (self._uses - self._last[slot] + 1)
+        return tokens * chance / (self._uses - self.last_used[slot] + 1)
 
     def changed(self, node: TreeNode) -> None:
         if node in self.at and node.absent:

@@ -4,7 +4,7 @@ over this scheduler: same requests, same slots, the state that was used longest 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from radixlm.cache.components.states import StateSlots
 from radixlm.scheduler.state import RequestState
@@ -18,7 +18,16 @@ PREFILL, TRACK = 2048, 256
 
 
 class _NoEnds(Checkpoints):
-    """Nothing is left where requests end."""
+    """Nothing is left where requests end, nor elsewhere but where their rules say."""
+
+    def ends(self, _state: RequestState) -> Iterator[int]:
+        return iter(())
+
+    def on_the_way(self, state: RequestState, _ends: Iterable[int]) -> Iterator[int]:
+        return self.places(state)
+
+    def places(self, state: RequestState) -> Iterator[int]:
+        raise NotImplementedError
 
     def leave(self, state: RequestState) -> None: ...
 

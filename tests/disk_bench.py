@@ -14,6 +14,7 @@ from radixlm.core.config import DiskWritePolicy
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import KeyLike
 from radixlm.core.moves import (
+    STATE_SLOTS,
     Drop,
     Ended,
     Job,
@@ -29,7 +30,7 @@ from radixlm.core.request import RequestOutput
 from radixlm.engine.tiering import PlaceStore, Tiering
 from radixlm.scheduler.restoring import Pace
 from radixlm.testing.fake_runner import FakeRunner
-from tests.engines import Bench, make_request
+from tests.engines import Bench, CheckedStates, make_request
 from tests.invariants import check
 
 BLOCK = 4
@@ -40,16 +41,23 @@ Kept = Sequence[npt.NDArray[np.uint64]]
 
 class FakeDisk:
     """A Mover that moves a block when it is asked to, between a FakeRunner and `blocks`: each by
-    its namespace and all tokens up to its end. broken: jobs end with this error. most: blocks that
-    there is room for.
+    its namespace and all tokens up to its end; each block of a state has all of it. broken: jobs
+    end with this error. most: blocks that there is room for. states: what their slots hold.
     """
 
-    def __init__(self, runner: FakeRunner, blocks: dict[tuple[bytes, bytes], Kept]) -> None:
+    def __init__(
+        self,
+        runner: FakeRunner,
+        blocks: dict[tuple[bytes, bytes], Any],
+        states: dict[int, tuple[object, ...]],
+        per_state: int,
+    ) -> None:
         self.blocks = blocks
         self.jobs: deque[tuple[Read | Write, int]] = deque()
         self.broken = ""
         self.most = 4_096
         self._runner = runner
+        self._states, self._per_state = states, per_state
         self._cancelled: set[int] = set()
 
     def submit(self, job: Job) -> bool:
@@ -105,13 +113,20 @@ class FakeDisk:
         of_block = slice(at - job.start, at - job.start + BLOCK)
         slots, windows = job.slots[of_block], job.windows[of_block]
         key = (job.namespace, job.tokens[: at + BLOCK].tobytes())
+        state = (int(slots[0]) - STATE_SLOTS) // max(self._per_state, 1)
         if isinstance(job, Read):
             if key not in self.blocks:
                 return False
+            if state >= 0:
+                self._states[state] = self.blocks[key]
+                return True
             return self._runner.unpack(self.blocks[key], slots, windows)
         before = (job.namespace, job.tokens[:at].tobytes())
         if (at and before not in self.blocks) or len(self.blocks) >= self.most:
             return False
+        if state >= 0:
+            self.blocks[key] = self._states[state]
+            return True
         kept = self._runner.pack(slots, windows)
         if len(kept) >= len(self.blocks.get(key, ())):
             self.blocks[key] = kept
@@ -126,8 +141,8 @@ class FakeDisk:
 
 class DiskBench(Bench):
     """blocks: what is on disk. host: tokens for which host memory has room; without any there is
-    none; what is copied there goes by `copy`. moves: how many blocks each of the two moves before
-    each step.
+    none; what is copied there goes by `copy`. per_state: blocks of a state. moves: how many
+    blocks each of the two moves before each step.
     """
 
     def __init__(
@@ -140,18 +155,20 @@ class DiskBench(Bench):
         copy: DiskWritePolicy = "evict",
         write: DiskWritePolicy = "all",
         moves: int = 1,
+        per_state: int = 0,
         **options: Any,
     ) -> None:
         super().__init__(capacity, **options)
         if not isinstance(self.runner, FakeRunner):
             raise InvariantError("a chain's slots can not be copied")
-        self.disk = FakeDisk(self.runner, {} if blocks is None else blocks)
-        self.host = FakeDisk(self.runner, {})
-        self.tier = self.cache.add_store(Place.DISK, BLOCK, room)
+        states = self.checked.memory if isinstance(self.checked, CheckedStates) else {}
+        self.disk = FakeDisk(self.runner, {} if blocks is None else blocks, states, per_state)
+        self.host = FakeDisk(self.runner, {}, states, per_state)
+        self.tier = self.cache.add_store(Place.DISK, BLOCK, room, per_state)
         self.time = VirtualClock()
         stores = [PlaceStore(self.tier, self.disk, write, Pace(READ_RATE))]
         if host:
-            self.host_tier = self.cache.add_store(Place.HOST, BLOCK, host)
+            self.host_tier = self.cache.add_store(Place.HOST, BLOCK, host, per_state)
             pace = Pace(HOST_RATE)
             stores.insert(0, PlaceStore(self.host_tier, self.host, copy, pace))
         self.tiering = Tiering(self.cache, self.scheduler.waiting_room, stores, self.time)
@@ -173,9 +190,9 @@ class DiskBench(Bench):
 
     def work(self) -> None:
         for place in (self.host, self.disk):
-            for report in place.work():
+            for report in place.work() if place.jobs else ():
                 self.tiering.take(report)
-            check(self.cache)
+                check(self.cache)
 
     def store(self, prompt: KeyLike) -> None:
         """Its blocks are on disk, nothing is in the pool, and it pays to read."""

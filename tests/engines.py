@@ -102,19 +102,19 @@ class CheckedStates:
 
     def __init__(self, runner: ChainRunner | FakeRunner) -> None:
         self._runner = runner
-        self._memory: dict[int, tuple[object, ...]] = {}
+        self.memory: dict[int, tuple[object, ...]] = {}
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
         if batch.states is not None:
             sources, slots = (each.tolist() for each in batch.states)
-            there = [() if source == EMPTY else self._memory[source] for source in sources]
-            self._memory |= dict(zip(slots, there, strict=True))
+            there = [() if source == EMPTY else self.memory[source] for source in sources]
+            self.memory |= dict(zip(slots, there, strict=True))
         for row in batch.rows:
             assert row.state is not None
             path = row.request.namespace, *row.tokens.tolist()
-            found, wanted = self._memory[row.state], path[: row.start + 1] if row.start else ()
+            found, wanted = self.memory[row.state], path[: row.start + 1] if row.start else ()
             assert found == wanted, f"a state after {len(found)} tokens, not {len(wanted)}"
-            self._memory[row.state] = path
+            self.memory[row.state] = path
         assert len({row.state for row in batch.rows}) == len(batch.rows)
         return self._runner.execute(batch)
 
@@ -176,11 +176,11 @@ class Bench:
                 *sizes, window=windows.window, window_capacity=windows.capacity
             )
         self.chain = chain
-        checked = CheckedStates(self.runner) if states else self.runner
+        self.checked = CheckedStates(self.runner) if states else self.runner
         self.core = EngineCore(
             self.scheduler,
             self.cache,
-            checked,
+            self.checked,
             byte_tokenizer(),
             masks=MaskFiller(vocab_size),
             jump_forward=jump_forward,

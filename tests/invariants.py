@@ -273,6 +273,7 @@ def check_stored(place: Place, parts: StoredParts | None, nodes: Iterable[TreeNo
         taken -= node.end // parts.block_tokens
         count, blocks = count + 1, blocks + taken
         locked += taken if part.lock_ref else 0
+    require(parts is None or parts.of_states == blocks, f"{blocks} blocks of states in {place}")
     for node in nodes:
         name, stored = f"{place}: node {node.id}", node.stored[place]
         live = [at for at in node.children.values() if at.stored[place]]

@@ -201,16 +201,16 @@ class Lease:
         for hold in self.holds:
             hold.pass_by(computed, self.committed, self._slots)
 
-    def checkpoint(self, *, goes_on: bool = True) -> None:
+    def checkpoint(self, *, goes_on: bool = True, on_the_way: bool = False) -> None:
         """Leave what components keep at ends where the lease ends, so that matches can end there.
-        goes_on: it will be extended. Raises LeaseClosedError, and CacheError unless all tokens that
-        have slots are committed.
+        goes_on: it will be extended. on_the_way: see ComponentHold. Raises LeaseClosedError, and
+        CacheError unless all tokens that have slots are committed.
         """
         self._check_open()
         if self.length != self.committed:
             raise CacheError(f"{self.length} tokens have slots, {self.committed} are committed")
         for hold in self.holds:
-            hold.checkpoint(self.node, goes_on=goes_on)
+            hold.checkpoint(self.node, goes_on=goes_on, on_the_way=on_the_way)
 
     def row_fields(self) -> dict[str, Any]:
         """Fields of its row in the next batch that components know."""

@@ -54,7 +54,9 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     more = ", ..." if len(unused) > _NAMES_SHOWN else ""
     chat = "from the model" if facts["chat_template"] else "none: chats need --chat-template"
     its = facts["state_bytes"]
-    state = f"; a state {_size(its)}" if its else ""
+    state = f"; a checkpoint of states {_size(its)}" if its else ""
+    if its and facts["kv_bytes"]:
+        state += f", as much as {1000 * its // facts['kv_bytes']:,} tokens"
     rows = {
         "model": f"{facts['name']}, {facts['model_type']}",
         "computed by": by if by == "radixlm" else f"{by}'s modules, with attention of radixlm",

@@ -21,6 +21,7 @@ from rich.text import Text
 from radixlm.cli.top_feed import Cache, Feed, Json, SilentError
 from radixlm.cli.top_replicas import plain, prefix_table, replica_table, table_of
 from radixlm.core.errors import ConfigError
+from radixlm.server.config.server_config import DEFAULT_PORT
 
 _AGAIN_SECONDS = 2.0
 _LEAST_SECONDS = 0.25  # from one picture to the next
@@ -49,14 +50,23 @@ _panel = partial(Panel, title_align="left", border_style="dim")
 
 
 @click.command("top")
-@click.argument("url", default="http://127.0.0.1:30000")
+@click.argument("url", required=False)
+@click.option("--port", type=click.IntRange(1, 65535), help="Of a server here, in place of URL.")
 @click.option("--api-key", help="Key of the server, where it needs one.")
 @click.option("--cacert", metavar="FILE", help="PEM file of the certificates to trust, for HTTPS.")
 @click.option("--insecure", is_flag=True, help="Trust any certificate, as curl -k does.")
 @click.option("--replica", metavar="NAME", help="Show this one's tree; without, the first one's.")
 @click.option("--once", is_flag=True, help="Print one picture, and leave.")
-def command(url: str, api_key: str | None, replica: str | None, once: bool, **tls: Any) -> None:
-    """Watch the cache of the server at URL: its tree, hit rate, pool, requests, advice.
+def command(
+    url: str | None,
+    port: int | None,
+    api_key: str | None,
+    replica: str | None,
+    once: bool,
+    **tls: Any,
+) -> None:
+    """Watch the cache of the server at URL (http://127.0.0.1:30000): its tree, hit rate, pool,
+    requests, advice.
 
     Of several replicas, each has a row; numbers and prefixes are of all, the tree and
     requests of one.
@@ -65,7 +75,10 @@ def command(url: str, api_key: str | None, replica: str | None, once: bool, **tl
     """
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise ConfigError("--api-key holds characters that no key has")
-    feed = Feed(_address(url), api_key, _trusting(**tls), replica=replica)
+    if url is not None and port is not None:
+        raise ConfigError(f"--port {port} beside URL {url!r:.80}: give one of them")
+    address = _address(url or f"http://127.0.0.1:{port or DEFAULT_PORT}")
+    feed = Feed(address, api_key, _trusting(**tls), replica=replica)
     console = Console()
     if once or not console.is_terminal:
         # A pipe has no lines that could run out: rich would take it for a terminal of 25.

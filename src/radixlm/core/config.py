@@ -116,7 +116,8 @@ class EngineConfig:
     max_mamba_cache_size: int | None = flag(
         None,
         "Of models that carry states in place of keys and values: states that there is room for, "
-        "of running requests and checkpoints. Default: in nine tenths of the KV pool's bytes.",
+        "of running requests and checkpoints. Default: in nine tenths of the KV pool's bytes, at "
+        "most 4,096.",
         integer(2),
     )
     state_checkpoint_interval: int = flag(
@@ -168,8 +169,8 @@ class EngineConfig:
     )
     disk_write_policy: DiskWritePolicy = flag(
         "selective",
-        "What is written to --disk-cache: what was used twice, what is evicted next, or all, in "
-        "the background; off reads only.",
+        "What is written to --disk-cache, in the background: what was used twice, and while there "
+        "is room what is evicted next, as evict always does; or all; off reads only.",
         one_of(get_args(DiskWritePolicy)),
     )
     disk_block_tokens: int = flag(

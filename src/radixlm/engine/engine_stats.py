@@ -70,6 +70,9 @@ class EngineStats(Counters):
         "hicache_host_total_tokens", "Tokens that --host-kv-tokens has room for; 0 without."
     )
     host_tokens: int = gauge("hicache_host_used_tokens", "Tokens that are in host memory.")
+    host_state_tokens: int = gauge(
+        "hicache_host_state_tokens", "Of these, the room of checkpoints of states."
+    )
     host_read: int = counter("load_back_tokens", "Tokens that were copied back from host memory.")
     host_restored: int = counter("host_restored_tokens", "Of these, those that entered the cache.")
     host_written: int = counter("hicache_backup_tokens", "Tokens that were copied to host memory.")
@@ -88,6 +91,9 @@ class EngineStats(Counters):
         "max_total_num_disk_tokens", "Tokens that --disk-cache has room for; 0 without one."
     )
     disk_tokens: int = gauge("num_disk_tokens", "Tokens that are on disk.")
+    disk_state_tokens: int = gauge(
+        "num_disk_state_tokens", "Of these, the room of checkpoints of states."
+    )
     disk_read: int = counter("prefetched_tokens", "Tokens that were read from disk.")
     disk_restored: int = counter(
         "restored_tokens", "Of these, those that entered the cache: nobody had computed them first."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from radixlm.cache import Lease, RadixCache
 from radixlm.cache.places.stored import StoredTier
 from radixlm.cache.places.stored_parts import Blocks, StoredPart
-from radixlm.cache.radix.node import NO_SLOTS
+from radixlm.cache.radix.node import NO_SLOTS, TreeNode
 from radixlm.core.clock import Clock
 from radixlm.core.config import DiskWritePolicy
 from radixlm.core.keys import Key, Slots, common_prefix
@@ -93,6 +93,13 @@ class Saving:
         self.under_way: dict[int, _Saved] = {}
         self.waits: deque[News] = deque()
         self.error = ""
+        if cache.states is not None:
+            cache.states.awaited.append(self._awaits)
+
+    def _awaits(self, node: TreeNode) -> bool:
+        """Whether the checkpoint at a node's end will be written."""
+        writes = self._policy == "all" or self._tier.queue.takes_what_goes(self._policy)
+        return writes and not self.error and self._tier.queue.lacks(node)
 
     def moved(self, report: Moved) -> None:
         """Blocks are written."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
+from sys import maxsize
 from typing import Any, NamedTuple
 
 from radixlm.cache import RadixCache
@@ -19,10 +20,12 @@ from radixlm.core.moves import Damaged, Ended, Failed, Moved, News, Place, Repor
 from radixlm.core.request import Namespace
 from radixlm.engine.saving import Saving
 from radixlm.scheduler import WaitingRoom
-from radixlm.scheduler.restoring import Mover, Pace, Restoring
+from radixlm.scheduler.restoring import NO_ROOM, Mover, Pace, Restoring
 from radixlm.scheduler.state import RequestState
+from radixlm.scheduler.stops import CHUNK
 
-# A request does not wait longer than this for copies to give way while others could, seconds.
+# Seconds for which a request waits that is alone until copies end, before they are to give way;
+# or for these to give way, before others must.
 PATIENCE = 0.1
 # What becomes known of a place holds up a step by this much, seconds.
 SECONDS_PER_TURN = 0.005
@@ -106,6 +109,7 @@ class _Floor:
         found = {
             "capacity": self.tier.capacity,
             "tokens": usage.locked + usage.evictable,
+            "state_tokens": self.tier.state_tokens,
             "read": self.restoring.read,
             "restored": self.restoring.restored,
             "written": self.saving.written,
@@ -148,6 +152,8 @@ class Tiering:
             )
             for tier, mover, policy, pace in stores
         ]
+        # Few tokens take as long as one; with states a prompt's steps end at checkpoints.
+        self._prompt_step = maxsize if cache.states is None else CHUNK
         self._asked: float | None = None
         self.due = False
 
@@ -159,6 +165,11 @@ class Tiering:
     def begin(self, state: RequestState, before: int) -> bool:
         """See Tiers."""
         return any(floor.restoring.begin(state, before) for floor in self.floors)
+
+    def waits(self, state: RequestState) -> bool:
+        """See Tiers."""
+        writing = any(floor.saving.under_way for floor in self.floors)
+        return writing and state.computed_because == NO_ROOM and self.give_way(alone=True)
 
     def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """See Tiers."""
@@ -188,10 +199,13 @@ class Tiering:
         now = self._clock.now()
         if self._asked is None:
             self._asked = now
+        waits = now < self._asked + PATIENCE
+        if waits and alone:
+            return True  # what is written now need not be computed later
         for floor in self.floors:  # again: one may have begun others while another does not answer
             floor.restoring.stop_all()
             floor.saving.give_way()
-        return alone or now < self._asked + PATIENCE
+        return alone or waits
 
     @contextmanager
     def timing(self, n_tokens: int) -> Iterator[None]:
@@ -199,7 +213,7 @@ class Tiering:
         began, self.due = self._clock.now(), True
         yield
         for floor in self.floors:
-            if n_tokens >= floor.tier.block_tokens:  # few take as long as one
+            if n_tokens >= min(self._prompt_step, floor.tier.block_tokens):
                 floor.restoring.pace.learn_computed(n_tokens, self._clock.now() - began)
 
     def take(self, report: Report) -> None:
@@ -251,6 +265,8 @@ class Tiering:
         now = self._clock.now()
         waits = [floor.seconds_left(now) for floor in self.floors]
         waits += [floor.restoring.seconds_left() for floor in self.floors]
+        if self._asked is not None and now < self._asked + PATIENCE:
+            waits.append(self._asked + PATIENCE - now)
         return min((each for each in waits if each is not None), default=None)
 
     def stop_reading(self) -> None:

@@ -30,6 +30,7 @@ GRACE = 0.02
 PARTS = 4
 # Seconds without restorations after one was too slow; twice as many after each next one.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 64.0
+NO_ROOM = "there is no room to read them into"
 _SLOWER = "reading was slower than computing a moment ago"
 _FAILED = {Place.HOST: "a copy failed", Place.DISK: "the disk failed"}
 _SILENT = {Place.HOST: "copies do not end", Place.DISK: "the disk does not answer"}
@@ -43,6 +44,9 @@ class Tiers(Protocol):
         tokens that the step computes already, so that these come after them.
         """
 
+    def waits(self, state: RequestState) -> bool:
+        """Whether a request that is alone, and `begin` lets go, waits for room to read into."""
+
     def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         """The report of a request that is admitted, with what is known of the other places."""
 
@@ -52,9 +56,8 @@ class Tiers(Protocol):
         """
 
     def give_way(self, *, alone: bool) -> bool:
-        """Let go of all slots that are held for copies; whether it is worth the wait, or `alone`:
-        nothing else could give way. Without any it is False.
-        """
+        """Let slots go that are held for copies; whether to wait for them, as always when `alone`:
+        then they have some time to end. False: there are none."""
 
 
 class Mover(Protocol):
@@ -166,9 +169,7 @@ class Restoring:
         self._pause = FIRST_PAUSE
         self._rests_because = ""
         self.under_way: dict[int, Restoration] = {}
-        self.read = 0
-        self.restored = 0
-        self.too_slow = 0
+        self.read = self.restored = self.too_slow = 0
 
     def begin(self, state: RequestState, before: int) -> bool:
         """Restore what the request that is next could take, if that pays; whether it follows."""
@@ -192,7 +193,7 @@ class Restoring:
         free_at = now + before / self.pace.computed
         made = self._start(path, path[:upto], namespace, start, seen, free_at)
         if made is None:
-            state.computed_because = "there is no room to read them into"
+            state.computed_because = NO_ROOM
             return False
         state.computed_because = ""
         if not any(each.computing for each in self.under_way.values()):
@@ -205,11 +206,10 @@ class Restoring:
         """The number of a request's tokens of which blocks may be read. With windows, or states,
         no farther than it goes on: what lies before an end that is beyond that has no use for it.
         """
-        whole = state.known.size
         if not self._cache.components:
-            return whole
+            return state.known.size
         beyond = self._cache.page_size if self._cache.states is None else 0
-        return min(whole, state.max_match + beyond)
+        return min(state.known.size, state.max_match + beyond)
 
     def _first(self, state: RequestState, upto: int) -> tuple[int, int]:
         """The begin of the first block that is to be read, and the first token that needs a window

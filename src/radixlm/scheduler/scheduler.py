@@ -180,7 +180,7 @@ class Scheduler:
                 self._commit(state)
             if row.stop == state.stop:
                 state.kept = row.stop
-                state.running_lease.checkpoint()
+                state.running_lease.checkpoint(on_the_way=state.stops_on_the_way)
             drawn = result.drawn(index)
             new = grown.get(row.request.request_id) or NewTokens(drawn)
             if row.drafted:
@@ -256,9 +256,8 @@ class Scheduler:
         self.waiting_room.add(state)
 
     def _admit(self, parts: Parts, budget: int, *, before: RequestState | None = None) -> int:
-        """Admit waiting requests, as far as the budget goes; return what is left of it.
-
-        before: only those whose tenant was served less than this one's.
+        """Admit waiting requests, as far as the budget goes; return what is left of that. before:
+        only those whose tenant was served less than this one's.
         """
         full = not self._free_rows and self._preemption_gap is None
         if budget < 1 or full or not self.waiting:
@@ -269,6 +268,8 @@ class Scheduler:
                 break
             if self.tiers is not None and self.tiers.begin(state, self._budget - budget):
                 continue
+            if self.tiers is not None and not self._running and self.tiers.waits(state):
+                break
             slots = self._start(state, budget)
             if slots is None:
                 if self.tiers is not None and not self._running:

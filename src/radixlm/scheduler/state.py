@@ -103,8 +103,9 @@ class RequestState:
     cached_tokens, miss, queued: how many were when it was first admitted, why no more, and the
     seconds since `arrived`. computing: it runs, and its prompt is not all computed yet. moved: the
     step in which it was last given tokens. stop: where it stops computing for a checkpoint, if it
-    gets so far. kept: where it began, or left the last one. branch: how many tokens agreed when it
-    was admitted; the state after them was lacking if it had to compute some of these. restored: the
+    gets so far; stops_on_the_way: one from which nobody is known to go on. kept: where it began, or
+    left the last one. branch: how many tokens agreed when it was admitted; the state after them was
+    lacking if it had to compute some of these. restored: the
     tokens of it that were read while it waited, [first, stop), and from where, in order.
     computed_because: why what is stored of it is not read.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
@@ -131,6 +132,7 @@ class RequestState:
     computing: bool = False
     moved: int = 0
     stop: int = maxsize
+    stops_on_the_way: bool = False
     kept: int = 0
     branch: int = 0
     waits: bool = False

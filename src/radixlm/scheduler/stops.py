@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from sys import maxsize
 
 from radixlm.scheduler.state import RequestState
@@ -40,27 +41,37 @@ class Checkpoints:
     def place(self, states: Iterable[RequestState]) -> None:
         """Set where each of these stops next. O(1) for each, amortised, once it runs."""
         for state in states if self.active else ():
-            state.stop = min(self.places(state), default=maxsize)
+            ends = list(self.ends(state))
+            state.stop = min(chain(ends, self.on_the_way(state, ends)), default=maxsize)
+            state.stops_on_the_way = state.stop not in ends
 
-    def places(self, state: RequestState) -> Iterator[int]:
-        """Places where a running request could leave one next, in any order."""
-        done, cache = state.computed, self._room.cache
-        if self._interval:
-            yield done - done % self._interval + self._interval
-        last = cache.round_down(state.prefill_end - 1)
+    def ends(self, state: RequestState) -> Iterator[int]:
+        """Places where a running request could leave one next from which others are known, or are
+        asked, to go on, in any order.
+        """
+        done, round_down = state.computed, self._room.cache.round_down
+        last = round_down(state.prefill_end - 1)
         if done < last:
-            ends = (cache.round_down(each.tokens) for each in state.request.breakpoints)
+            yield last
+            ends = (round_down(each.tokens) for each in state.request.breakpoints)
             yield from (end for end in ends if done < end < last)
             least = max(state.kept + LEAST_BETWEEN, done + 1)
             known = state.branch, self._room.first_shared(state, least)
-            yield last
             yield from (at for at in known if least <= at < last)
-            near = TOWARDS_END if 2 * state.branch < last else TOWARDS_END[:1]
-            for place in (cache.round_down((last // CHUNK - before) * CHUNK) for before in near):
-                if least <= place < last and not any(
-                    place <= at < place + LEAST_BETWEEN for at in known
-                ):
-                    yield place
+
+    def on_the_way(self, state: RequestState, ends: Iterable[int]) -> Iterator[int]:
+        """The other places, from which nobody may ever go on."""
+        done, round_down = state.computed, self._room.cache.round_down
+        if self._interval:
+            yield done - done % self._interval + self._interval
+        last = round_down(state.prefill_end - 1)
+        least = max(state.kept + LEAST_BETWEEN, done + 1)
+        near = TOWARDS_END if 2 * state.branch < last else TOWARDS_END[:1]
+        for place in (round_down((last // CHUNK - before) * CHUNK) for before in near):
+            if least <= place < last and not any(
+                place <= at < place + LEAST_BETWEEN for at in ends if at < last
+            ):
+                yield place
 
     def leave(self, state: RequestState) -> None:
         """Leave one where a request ends that runs no more, if all of it is in the cache."""

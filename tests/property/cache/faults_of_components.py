@@ -97,15 +97,15 @@ def matches_stay_when_components_change(changed, self, slots):
     self.version -= 1
 
 
-def of_the_version_before(call, self, *args):
+def of_the_version_before(call, self, *args, **named):
     version = self._tree.version
-    call(self, *args)
+    call(self, *args, **named)
     self._tree.version = version
 
 
 @around(StateSlots, "enter")
-def matches_stay_when_a_checkpoint_is_left(enter, self, node, slot):
-    of_the_version_before(enter, self, node, slot)
+def matches_stay_when_a_checkpoint_is_left(enter, self, node, slot, *, on_the_way):
+    of_the_version_before(enter, self, node, slot, on_the_way=on_the_way)
 
 
 @around(Window, "replace")
@@ -200,30 +200,30 @@ def all_checkpoints_are_as_likely_to_be_used(_of, _self, _node, _uses, _age):
 
 
 @around(StateSlots, "use")
-def uses_are_not_counted(_use, _self, _slot):
+def uses_are_not_counted(_use, _self, _slot, **_named):
     pass
 
 
 @around(StateHold, "checkpoint")
-def a_checkpoint_is_the_lease_s_as_well(checkpoint, self, node, *, goes_on):
+def a_checkpoint_is_the_lease_s_as_well(checkpoint, self, node, *, goes_on, **named):
     slot = self.slot
-    checkpoint(self, node, goes_on=goes_on)
+    checkpoint(self, node, goes_on=goes_on, **named)
     self.slot = slot
 
 
 @around(StateHold, "checkpoint")
-def a_checkpoint_is_left_without_room_to_go_on(checkpoint, self, node, *, goes_on):
+def a_checkpoint_is_left_without_room_to_go_on(checkpoint, self, node, *, goes_on, **named):
     if self.slot is None or self._states.slot_of(node).size:
-        checkpoint(self, node, goes_on=goes_on)
+        checkpoint(self, node, goes_on=goes_on, **named)
         return
-    self._states.enter(node, self.slot)
+    self._states.enter(node, self.slot, **named)
     self.slot = self._states.give(self._states.slot_of(node)) if goes_on else None
 
 
 @around(StateHold, "checkpoint")
-def a_checkpoint_that_is_there_is_not_used(checkpoint, self, node, *, goes_on):
+def a_checkpoint_that_is_there_is_not_used(checkpoint, self, node, *, goes_on, **named):
     if not self._states.slot_of(node).size:
-        checkpoint(self, node, goes_on=goes_on)
+        checkpoint(self, node, goes_on=goes_on, **named)
 
 
 @around(StateHold, "extend")

@@ -227,6 +227,7 @@ class StoredMachine(RuleBasedStateMachine):
         tree, side = self.cache.tree, self.sides[place]
         tier, tokens = side.tier, most * side.size
         wanted = tier.queue.rest if at_stop else lambda n: tier.queue.take(policy, n)
+        unused = tier.capacity - len(side.blocks) * side.size
         found = wanted(tokens)
         assert at_stop or policy != "off" or not found
         assert sum(item.tokens.size - item.start for item in found) <= tokens
@@ -237,7 +238,7 @@ class StoredMachine(RuleBasedStateMachine):
             assert tree.match_prefix(item.tokens, item.namespace).length == known
             if policy == "selective" and not at_stop:
                 path = (item.namespace, tuple(item.tokens.tolist()))
-                assert any(before(path, used) for used in self.again)
+                assert tokens <= unused or any(before(path, used) for used in self.again)
             new = side.paths(item.tokens, item.namespace, item.start, known)
             assert new
             assert not planned & set(new)

@@ -11,6 +11,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from radixlm.cli.check_command import command
+from radixlm.testing.reference import make_checkpoint
 
 PROGRAM = [sys.executable, "-c", "from radixlm.cli.start import main; main()"]
 
@@ -28,6 +29,11 @@ def test_in_plain_words() -> None:
     assert said["1,000"] == "tokens   2.56 MB of keys and values"
     assert said["tool"].split() == ["calls", "json"]
     assert said["not"] == "read       no tensor"
+
+
+def test_what_a_checkpoint_of_states_takes(tmp_path: Path) -> None:
+    said = checked(str(make_checkpoint(tmp_path, "qwen3_5_text")))
+    assert "a checkpoint of states 0.01 MB, as much as 42 tokens" in said
 
 
 def test_as_json_by_flags() -> None:

@@ -405,6 +405,13 @@ def test_an_address_is_one(url):
         asked(url)
 
 
+def test_a_port_is_of_a_server_here():
+    with pytest.raises(SilentError, match=r"answers at http://127\.0\.0\.1:1 "):
+        asked("--port", "1", "--once")
+    with pytest.raises(ConfigError, match="--port 1 beside URL 'http://a': give one of them"):
+        asked("http://a", "--port", "1")
+
+
 def test_a_key_is_one():
     with pytest.raises(ConfigError, match="--api-key holds characters"):
         asked("http://127.0.0.1:1", "--api-key", "sk\n")

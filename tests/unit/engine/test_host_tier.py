@@ -11,6 +11,7 @@ from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.moves import Ended, Place
 from radixlm.core.request import RequestOutput
 from radixlm.engine.saving import PAUSE
+from radixlm.engine.tiering import PATIENCE
 from tests.disk_bench import BLOCK, DiskBench
 from tests.engines import make_request
 
@@ -44,6 +45,14 @@ def asked(bench: DiskBench, name: str = "again", prompt: list[int] = PROMPT) -> 
 def miss_of(output: RequestOutput) -> MissReport:
     assert output.miss is not None
     return output.miss
+
+
+def give_way(bench: DiskBench) -> None:
+    """A request that is alone has waited for copies as long as it may."""
+    assert bench.tiering.give_way(alone=True)
+    assert bench.tiering.seconds_left() == pytest.approx(PATIENCE)
+    bench.time.advance(PATIENCE)
+    assert bench.tiering.give_way(alone=True)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +105,17 @@ def test_what_is_evicted_next_is_copied_before() -> None:
             assert output.cached_tokens >= 16
     usage = bench.host_tier.usage()
     assert usage.locked + usage.evictable == len(bench.host.blocks) * BLOCK
+
+
+def test_a_pool_that_holds_one_prompt_waits_until_that_is_copied() -> None:
+    bench = DiskBench(36, host=1_024, write="off")
+    prompts = [[first] * 20 for first in range(1, 9)]
+    cached = []
+    for number, prompt in enumerate([*prompts, *prompts]):
+        for floor in bench.tiering.floors:
+            floor.restoring.pace.computed = 1.0
+        cached.append(asked(bench, f"r{number}", prompt).cached_tokens)
+    assert min(cached[len(prompts) :]) >= 2 * BLOCK  # of which one is written at a time
 
 
 def test_a_pool_with_room_is_not_copied() -> None:
@@ -151,7 +171,7 @@ def test_when_memory_is_short_neither_goes_on() -> None:
     bench.core.add(make_request("again", PROMPT, 1))
     bench.step()
     assert bench.tiering.holds
-    assert bench.tiering.give_way(alone=True)
+    give_way(bench)
     bench.settle()
     bench.step()
     assert not bench.tiering.holds
@@ -164,7 +184,7 @@ def test_when_memory_is_short_copies_to_both_end_for_a_while() -> None:
     bench.tiering.turn()
     assert bench.host.jobs
     assert bench.disk.jobs
-    assert bench.tiering.give_way(alone=True)
+    give_way(bench)
     bench.settle()
     assert not bench.tiering.holds
     assert not bench.host.blocks

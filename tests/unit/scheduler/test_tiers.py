@@ -29,6 +29,9 @@ class Patient:
         self.room.drop(state)
         return True
 
+    def waits(self, state: RequestState) -> bool:
+        return False
+
     def reported(self, state: RequestState, miss: MissReport) -> MissReport:
         self.asked.append(f"{state.request.request_id} is admitted")
         return miss

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from heapq import nsmallest
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,8 @@ from radixlm.core.misses import MissReason
 
 # What one request needs to begin: the checkpoint that it was found with, and a state of its own.
 ALONE = 2
-# Those that make room are looked for together, one of sixteen slots, and those that come next.
-_AT_ONCE, _AHEAD = 16, 64
+# Those that make room are looked for together, one of sixteen slots.
+_AT_ONCE = 16
 
 
 class StateSlots(Component, TreeObserver):
@@ -40,7 +39,8 @@ class StateSlots(Component, TreeObserver):
     A node with a checkpoint keeps its end: it neither grows nor joins its child. When tokens at its
     end are evicted, so is the checkpoint. When there is no room, the unlocked one goes that is
     worth least: the tokens back to the one above it, which its absence would cost, by the rate at
-    which those that are alike are used (see ReuseRates).
+    which those that are alike are used (see ReuseRates). awaited: say of a node whether the
+    checkpoint there will soon be stored in a place; it goes after all others.
 
     Used by one thread, the cache's.
     """
@@ -54,13 +54,14 @@ class StateSlots(Component, TreeObserver):
         super().__init__(capacity)
         self.left_behind = self.evicted = 0
         self.at: dict[TreeNode, int] = {}
+        self.awaited: list[Callable[[TreeNode], bool]] = []
         self._tree = tree
         self._node: dict[int, TreeNode] = {}  # by slot
         # Of each slot: when it was used last, and how often a lease went on from it.
         self.last_used, self._found = [0] * capacity, [0] * capacity
         self._rates, self._looked_at = ReuseRates(capacity), 0
-        self._to_go: list[tuple[float, int]] = []  # (worth, slot), the least last
-        self._ahead = 0  # how many of them are not evicted before others are looked for
+        self._on_the_way = set[int]()  # slots
+        self._to_go: list[tuple[tuple[bool, float], int]] = []  # (rank, slot), the least last
         self._free = list(range(capacity))[::-1]
         self._copies: dict[int, int] = {}  # from where, by slot
         tree.watch(self)
@@ -147,7 +148,7 @@ class StateSlots(Component, TreeObserver):
         self.private -= 1
         self._set_free(slot)
 
-    def enter(self, node: TreeNode, slot: int) -> None:
+    def enter(self, node: TreeNode, slot: int, *, on_the_way: bool) -> None:
         """A private slot becomes a node's checkpoint. Where others went on, those that used the one
         above would have used it.
         """
@@ -158,12 +159,22 @@ class StateSlots(Component, TreeObserver):
         if node.children and above.size and self._found[above[0]]:
             self._found[above[0]] -= 1
             self._found[slot] += 1
-        self.use(slot)
+        self._on_the_way.add(slot)
+        self.use(slot, on_the_way=on_the_way)
         self._tree.changed(node)
 
-    def use(self, slot: int) -> None:
+    def use(self, slot: int, *, on_the_way: bool = True) -> None:
         """A checkpoint is used now, or would have been left by one more."""
         self.last_used[slot] = self._tree.uses
+        if not on_the_way:
+            self._on_the_way.discard(slot)
+
+    def lasts(self, node: TreeNode) -> bool:
+        """Whether the checkpoint that a node has is one to store: others went on from it, or are
+        known or asked to.
+        """
+        slot = self.at[node]
+        return slot not in self._on_the_way or self._found[slot] > 0 or len(node.children) > 1
 
     def found(self, source: Slots) -> None:
         """A lease goes on from a checkpoint."""
@@ -188,12 +199,11 @@ class StateSlots(Component, TreeObserver):
         as are looked for at once. Raises CacheError.
         """
         while True:
-            if len(self._to_go) <= self._ahead:
-                self._look_for_some()
             if not self._to_go:
-                raise CacheError("all checkpoints of states are locked")
-            worth, slot = self._to_go.pop()
-            if self._goes(worth, slot):
+                self._look_for_some()
+            rank, slot = self._to_go.pop()
+            there = slot in self._node and not self.locks[slot]
+            if there and self._rank(slot) <= rank:
                 break
         node = self._node[slot]
         self.evicted += 1
@@ -205,33 +215,23 @@ class StateSlots(Component, TreeObserver):
         self._tree.changed(node)
         self._tree.merge(node)
 
-    def first(self) -> list[TreeNode]:
-        """The nodes of unlocked checkpoints that go next, first first: of _AHEAD, or some fewer.
-        O(_AHEAD), amortised as `evict`.
-        """
-        going = list(islice(self._going(), _AHEAD))
-        if 2 * len(going) < min(_AHEAD, len(self.at) - self.locked):
-            self._look_for_some()
-            going = list(islice(self._going(), _AHEAD))
-        return going
-
-    def _going(self) -> Iterator[TreeNode]:
-        return (self._node[slot] for worth, slot in self._to_go[::-1] if self._goes(worth, slot))
-
     def _look_for_some(self) -> None:
         """Find those that go next; count how long all waited. What raises one's worth keeps it."""
         passed, self._looked_at = self._tree.uses - self._looked_at, self._tree.uses
         for slot, node in self._node.items():
             age = self._age(slot)
             self._rates.waited(node, self._found[slot], age, min(age, passed))
-        some = 1 + self.capacity // _AT_ONCE
-        worths = ((self.worth(slot), slot) for slot in self._node if not self.locks[slot])
-        self._to_go = nsmallest(some + _AHEAD, worths)[::-1]
-        self._ahead = max(len(self._to_go) - some, 0)
+        ranks = ((self._rank(slot), slot) for slot in self._node if not self.locks[slot])
+        self._to_go = nsmallest(1 + self.capacity // _AT_ONCE, ranks)[::-1]
+        if not self._to_go:
+            raise CacheError("all checkpoints of states are locked")
 
-    def _goes(self, worth: float, slot: int) -> bool:
-        """Whether it can go, and is worth no more than when it was found."""
-        return slot in self._node and not self.locks[slot] and self.worth(slot) <= worth
+    def _rank(self, slot: int) -> tuple[bool, float]:
+        """The rank of a checkpoint, the smallest goes first: what is stored soon goes after all
+        that is, or will never be.
+        """
+        node = self._node[slot]
+        return any(awaits(node) for awaits in self.awaited), self.worth(slot)
 
     def uses_of(self, node: TreeNode) -> int:
         """How often leases went on from a node's checkpoint, or would have."""
@@ -271,6 +271,7 @@ class StateSlots(Component, TreeObserver):
             raise CacheError(f"state slot {slot} is freed that is locked")
         del self._node[slot]
         self._found[slot] = 0
+        self._on_the_way.discard(slot)
         self._set_free(slot)
 
     def _set_free(self, slot: int) -> None:
@@ -309,15 +310,15 @@ class StateHold(ComponentHold):
     def row_fields(self) -> dict[str, Any]:
         return {"state": self.slot}
 
-    def checkpoint(self, node: TreeNode, *, goes_on: bool) -> None:
+    def checkpoint(self, node: TreeNode, *, goes_on: bool, on_the_way: bool) -> None:
         """The private slot becomes the node's, unless it has one."""
         states, there = self._states, self._states.slot_of(node)
         if self.slot is None:
             return
         if there.size:
-            states.use(int(there[0]))
+            states.use(int(there[0]), on_the_way=on_the_way)
         elif not goes_on or states.available:
-            states.enter(node, self.slot)
+            states.enter(node, self.slot, on_the_way=on_the_way)
             self.slot = states.give(states.slot_of(node)) if goes_on else None
 
     def release(self, _committed: int, _slots: Slots, *, used: bool) -> None:

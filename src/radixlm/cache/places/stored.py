@@ -90,6 +90,11 @@ class StoredTier:
         unlocked = (parts.blocks - parts.locked) * size
         return Usage(free, self._private, parts.locked * size, unlocked)
 
+    @property
+    def state_tokens(self) -> int:
+        """The room of checkpoints of states, in tokens."""
+        return self._parts.of_states * self.block_tokens
+
     def length_of(self, key: Key, namespace: Hashable) -> int:
         """Tokens of the longest prefix of `key` of which all blocks are stored. O(nodes)."""
         return self._length(*self._tree.place(key, namespace))[1]

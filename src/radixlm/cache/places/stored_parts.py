@@ -98,8 +98,9 @@ class StoredParts(TreeObserver):
 
     checkpoints: by their nodes. loose: nodes that may join their children since one went.
 
-    by_id: by the node's id. blocks, locked: how many there are, and those under locks. dropped:
-    blocks that are no longer counted, to be deleted there with all that go on from them.
+    by_id: by the node's id. blocks, locked, of_states: how many there are, those under locks, and
+    those of checkpoints. dropped: blocks that are no longer counted, to be deleted there with all
+    that go on from them.
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class StoredParts(TreeObserver):
         self.checkpoints: dict[TreeNode, StoredCheckpoint] = {}
         self.loose: list[TreeNode] = []
         self.by_id: dict[int, StoredPart] = {}
-        self.blocks = self.locked = 0
+        self.blocks = self.locked = self.of_states = 0
         self.dropped: list[Blocks] = []
         self.order: EvictionOrder[StoredPart] = EvictionOrder(_AsTheTree(order), self.by_id)
         self._tree_order = order
@@ -180,6 +181,7 @@ class StoredParts(TreeObserver):
         part.above.live += 1
         self.by_id[part.id] = part
         self.blocks += self._taken_by(node)
+        self.of_states += self._taken_by(node)
         self._settle(part)
 
     def drop_checkpoint(self, node: TreeNode) -> None:
@@ -194,6 +196,7 @@ class StoredParts(TreeObserver):
             return
         del self.by_id[part.id]
         self.blocks -= self._taken_by(node)
+        self.of_states -= self._taken_by(node)
         if part.lock_ref:
             self.locked -= self._taken_by(node)
         self.by_id[node.id].live -= 1

@@ -15,6 +15,11 @@ from radixlm.core.config import DiskWritePolicy
 
 # `evict` writes while more of the pool than this is in the tree.
 FULL = 3 / 4
+# How the longest path of late fades with each that ends.
+FADES = 0.99
+# Tokens that are read, or have the room that they take, in the time or for the good of one that is
+# computed.
+TOKENS_TO_READ = 16
 # Paths that one call looks at, and paths that are remembered; the oldest is given up.
 _LOOKED_AT = 64
 _MOST_PATHS = 16_384
@@ -45,15 +50,21 @@ class WriteQueue(TreeObserver):
         self._window_blocks = window_blocks
         self._tree = tree
         self._parts, self._capacity = parts, capacity
-        self._full = FULL * pool_tokens
+        self._pool_tokens = pool_tokens
+        self._longest = 0.0  # of late, in tokens
         self._nodes: dict[TreeNode, int] = {}
+        self._ends: dict[TreeNode, None] = {}  # that may have checkpoints to be stored
         tree.watch(self)
 
     def note(self, node: TreeNode, found: int = 0) -> None:
         """A path ends in `node`, committed or found; its first `found` tokens were known before."""
+        self._longest = max(node.end, FADES * self._longest)
         self._nodes[node] = max(found, self._nodes.get(node, 0))
-        if len(self._nodes) > _MOST_PATHS:
-            del self._nodes[next(iter(self._nodes))]
+        if self._states is not None:
+            self._ends[node] = None
+        for nodes in (self._nodes, self._ends):
+            if len(nodes) > _MOST_PATHS:
+                del nodes[next(iter(nodes))]
 
     def take(self, policy: DiskWritePolicy, n_tokens: int) -> list[Blocks]:
         """Up to `n_tokens` tokens of blocks that a policy wants there: resident, not stored, or the
@@ -62,11 +73,21 @@ class WriteQueue(TreeObserver):
         """
         if policy == "off":
             return []
-        if policy == "evict":
-            return self._blocks(self._going(), n_tokens)
-        looked_at = list(islice(self._nodes, _LOOKED_AT))
-        found_only = policy == "selective"
-        return self._blocks(self._used_up(looked_at), n_tokens, found_only=found_only)
+        found = list[Blocks]()
+        if policy != "evict":
+            looked_at = list(islice(self._nodes, _LOOKED_AT))
+            found_only = policy == "selective"
+            found = self._blocks(self._used_up(looked_at), n_tokens, found_only=found_only)
+        if not found and self.takes_what_goes(policy, n_tokens):
+            found = self._blocks(self._going(), n_tokens)
+        return found
+
+    def takes_what_goes(self, policy: DiskWritePolicy, n_tokens: int = 1) -> bool:
+        """Whether a policy wants what is evicted next; a selective one as long as there is room for
+        n_tokens, since room that is not used is of no use.
+        """
+        unused = self._capacity - self._parts.blocks * self._parts.block_tokens
+        return policy == "evict" or (policy == "selective" and n_tokens <= unused)
 
     def rest(self, n_tokens: int) -> list[Blocks]:
         """The same of all that is resident, what would be evicted last first. O(nodes)."""
@@ -77,12 +98,26 @@ class WriteQueue(TreeObserver):
         return self._blocks(leaves, n_tokens)
 
     def _going(self) -> Iterator[TreeNode]:
-        """The nodes that are evicted next, where little room is left."""
+        """The nodes that are evicted next, where little room is left, or less than a request that
+        is as long as others of late evicts before it runs.
+        """
         tree, states = self._tree, self._states
-        if tree.evictable_size + tree.protected_size > self._full:
+        full = min(FULL * self._pool_tokens, self._pool_tokens - self._longest)
+        if tree.evictable_size + tree.protected_size > full:
             yield from tree.order.first(_LOOKED_AT)
         if states is not None and states.usage().free <= (1 - FULL) * states.capacity:
-            yield from states.first()
+            for node in list(islice(self._ends, _LOOKED_AT)):
+                if self.lacks(node):
+                    yield node
+                else:
+                    del self._ends[node]
+
+    def lacks(self, node: TreeNode) -> bool:
+        """Whether the place is to have the checkpoint at a node's end and has not. O(nodes)."""
+        states, known = self._states, self._tree.by_id.get(node.id) is node
+        if states is None or not known or node not in states.at or node in self._parts.checkpoints:
+            return False
+        return self._last_lasting(states, list(upward(node)), node.end) is node
 
     def _used_up(self, nodes: Iterable[TreeNode]) -> Iterator[TreeNode]:
         """The nodes; each leaves the queue when the next one is wanted."""
@@ -124,9 +159,9 @@ class WriteQueue(TreeObserver):
     def _checkpoints(
         self, states: StateSlots, nodes: Iterable[TreeNode], n_tokens: int, *, found_only: bool
     ) -> list[Blocks]:
-        """The same, up to the last checkpoint of each path that the place could hold, since matches
-        end nowhere else: all that it needs, since a part is of no use. At least one, if n_tokens is
-        not 0.
+        """The same, up to the last checkpoint of each path that is worth it, since matches end
+        nowhere else: all that it needs, since a part is of no use. At least one, if n_tokens is not
+        0.
         """
         parts, found = self._parts, list[Blocks]()
         ends: dict[TreeNode, int] = {}
@@ -134,13 +169,11 @@ class WriteQueue(TreeObserver):
         for node in nodes:
             if n_tokens < 1:
                 break  # the node is still the queue's first
-            reach = self._nodes[node] if found_only else node.end
-            ending = (at for at in upward(node) if at in states.at and at.end <= reach)
-            fitting = (at for at in ending if at.end + parts.sizes.size(at.end) <= self._capacity)
-            last = next(fitting, None)
+            path = list(upward(node))
+            last = self._last_lasting(states, path, self._nodes[node] if found_only else node.end)
             if last is None or last in parts.checkpoints or last in taken:
                 continue
-            path = list(upward(last))
+            path = path[path.index(last) :]
             start = parts.floor(max(max(parts.end(at), ends.get(at, 0)) for at in path))
             name = parts.sizes.path(path_tokens(last))
             found.append(Blocks(last.namespace, name, start))
@@ -148,6 +181,23 @@ class WriteQueue(TreeObserver):
             ends.update((at, at.end) for at in path)
             taken.add(last)
         return found
+
+    def _last_lasting(
+        self, states: StateSlots, path: list[TreeNode], reach: int
+    ) -> TreeNode | None:
+        """The last checkpoint of a path, of its first `reach` tokens, that is stored or is to be:
+        one that lasts, for which there is room, and that saves more than it takes to read it back,
+        so that a prompt and its short answer are stored once. path: from its end.
+        """
+        parts, last, end = self._parts, None, 0
+        for at in reversed(path):
+            stored = at in parts.checkpoints
+            if stored or (at in states.at and at.end <= reach and states.lasts(at)):
+                room = parts.sizes.own(at.end)
+                fits = at.end - at.end % parts.block_tokens + room <= self._capacity
+                if stored or (fits and at.end - end >= room // TOKENS_TO_READ):
+                    last, end = at, at.end
+        return last
 
     def _without_windows(self, path: list[TreeNode], start: int, end: int) -> int:
         """The beginning of what is to be written before `end` of a path that is stored up to

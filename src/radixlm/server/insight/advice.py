@@ -31,6 +31,8 @@ _MILLION = 1e6
 # Of the hit rate: less than that is worth no change.
 _POINT = 0.01
 _THOUSAND = 10_000
+# Of a place: the share that counts as full, and from which on states are worth a line.
+_FULL, _MOSTLY = 0.9, 0.3
 
 
 class AdviceEntry(TypedDict):
@@ -207,6 +209,7 @@ class MissWindow:
                 f"--host-kv-tokens {more}, or --disk-cache: up to {_gain(last, rate)}, where "
                 "reading takes less time than computing"
             )
+        found += _full_of_states(stats) if last > rate else []
         half = by_scale[min(by_scale)]
         if not found and half["hit_rate"] > rate - _POINT:
             found.append(
@@ -280,6 +283,21 @@ def _sentence(found: Finding, requests: int, tokens: int, share: float, places: 
     where = token if found.spot is None else f"{found.spot}, {token}"
     verb = "diverge" if requests > 1 else "diverges"
     return f"{who} {verb} at {where}: {found.what}; {cost} ({share:.0%} of all){end}"
+
+
+def _full_of_states(stats: EngineStats) -> list[str]:
+    """The places that are nearly full, mostly of checkpoints of states, and what helps."""
+    places = (
+        ("host memory", "--host-kv-tokens", stats.host_capacity, stats.host_state_tokens),
+        ("the disk cache", "--disk-cache-gb", stats.disk_capacity, stats.disk_state_tokens),
+    )
+    used = stats.host_tokens, stats.disk_tokens
+    return [
+        f"{flag}: {name} is full, checkpoints of states take {states / room:.0%} of its "
+        f"{room} tokens; each takes whole blocks, so a smaller --disk-block-tokens helps, too"
+        for (name, flag, room, states), tokens in zip(places, used, strict=True)
+        if tokens > _FULL * room and states > _MOSTLY * room
+    ]
 
 
 def _gain(rate: float, now: float) -> str:

@@ -241,7 +241,7 @@ def test_what_is_left_of_places_that_are_never_used_makes_room() -> None:
     assert found == [21] * 8
 
 
-def test_those_that_go_next_are_looked_for_once_in_many_steps(
+def test_those_that_go_are_looked_for_once_in_many_evictions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cache, states = make(states=800, capacity=4000)
@@ -256,11 +256,8 @@ def test_those_that_go_next_are_looked_for_once_in_many_steps(
 
     monkeypatch.setattr(StateSlots, "worth", counted)
     for _ in range(50):
-        first, evicted = states.first(), states.evicted
-        assert len(first) == 64
         states.evict()
-        assert (states.evicted, first[0] in states.at) == (evicted + 1, False)
-    assert looked.total() < 50 * 80 + 2 * 800
+    assert looked.total() < 50 * 2 + 2 * 800
 
 
 def test_a_branch_gets_the_uses_of_what_stood_before_it() -> None:

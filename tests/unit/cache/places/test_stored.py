@@ -163,13 +163,28 @@ class TestWriting:
     def test_evict_waits_until_the_pool_is_nearly_full(
         self, cache: RadixCache, tier: StoredTier
     ) -> None:
-        use(cache, KEY[:12])
+        for first in (0, 4, 8):
+            use(cache, KEY[first : first + 4].copy())
         assert written(tier, "evict") == []
-        use(cache, KEY[::-1][:8].copy())
-        assert written(tier, "evict") == [(0, 12), (0, 8)]
-        use(cache, KEY[:12])
-        assert written(tier, "evict") == [(0, 8), (0, 12)]
+        use(cache, KEY[::-1][:4].copy())
+        assert written(tier, "evict", 8) == [(0, 4), (0, 4)]
         assert written(tier, "off") == []
+
+    def test_evict_waits_less_long_where_requests_are_long(
+        self, cache: RadixCache, tier: StoredTier
+    ) -> None:
+        """The next one of 12 tokens evicts some of these before it runs."""
+        use(cache, KEY[:12])
+        assert written(tier, "evict") == [(0, 12)]
+
+    def test_what_is_used_once_is_written_while_there_is_room_for_it(
+        self, cache: RadixCache, tier: StoredTier
+    ) -> None:
+        use(cache, KEY[:12])
+        assert written(tier, "selective", 12) == [(0, 12)]
+        tier.stored(KEY, None, 0, 16)
+        use(cache, KEY[::-1][:12].copy())
+        assert written(tier, "selective", 12) == []
 
     def test_at_stop_the_best_comes_first(self, cache: RadixCache, tier: StoredTier) -> None:
         use(cache, KEY[:8])

@@ -142,3 +142,21 @@ def test_what_pays_is_said(found: int, expected: tuple[int, ...], pays: list[str
     with_host = window.advice(replace(now, host_capacity=9), None)["pays"]
     assert not any("--host" in text for text in with_host)
     assert MissWindow(VirtualClock()).advice(EngineStats(), None)["pays"] == []
+
+
+def test_a_place_that_is_full_of_states_is_named() -> None:
+    now = EngineStats(
+        kv_capacity=8,
+        prompt_tokens=1_000,
+        cached_tokens=300,
+        expected_tokens=(200, 300, 400, 405),
+        host_capacity=1_000,
+        host_tokens=950,
+        host_state_tokens=610,
+    )
+    said = MissWindow(VirtualClock()).advice(now, None)["pays"][-1]
+    assert said.startswith(
+        "--host-kv-tokens: host memory is full, checkpoints of states take 61% of its 1000 tokens"
+    )
+    roomy = replace(now, host_tokens=700)
+    assert "states" not in MissWindow(VirtualClock()).advice(roomy, None)["pays"][-1]

@@ -30,7 +30,7 @@ from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, Shelf
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Scheduler, WaitingRoom, make_order
+from radixlm.scheduler import Drafting, Scheduler, WaitingRoom, make_order
 from radixlm.server import serve as serving
 from radixlm.server.app import create_app
 from radixlm.server.config.server_config import ServerConfig
@@ -66,7 +66,14 @@ class ScriptedRunner:
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
         fallback = self._runner.execute(batch).tokens
-        return StepResult(tuple(map(self._token, batch.rows, fallback)))
+        drawn = [
+            row.taken([self._token(each, token) for each in row.draws()])
+            for row, token in zip(batch.rows, fallback, strict=True)
+        ]
+        return StepResult(
+            tuple(next(iter(its), None) for its in drawn),
+            more={place: its[1:] for place, its in enumerate(drawn)},
+        )
 
     def _token(self, row: ScheduledRow, fallback: int | None) -> int | None:
         place = row.stop - row.prompt_length
@@ -147,6 +154,7 @@ def fake_engine(
         chunked_prefill_size=config.chunked_prefill_size,
         max_running_requests=config.max_running_requests,
         schedule_conservativeness=1.0,
+        drafting=None if config.speculative_algorithm == "off" else Drafting([], 8),
         sink=journal.note,
     )
     masks = MaskFiller(vocab_size)

@@ -12,7 +12,7 @@ from radixlm import Engine, SamplingParams
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.request import RequestOutput
 from radixlm.drafts.draft import Draft
-from radixlm.drafts.own_text import OwnText
+from radixlm.drafts.tree_drafts import TreeDrafts
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.reference import make_checkpoint
 
@@ -56,7 +56,7 @@ class Oracle:
             return result
 
         patch.setattr(ModelRunner, "execute", counted)
-        patch.setattr(OwnText, "propose", self.propose)
+        patch.setattr(TreeDrafts, "propose", self.propose)
 
     def propose(self, _namespace: Hashable, tokens: Sequence[int], most: int) -> Draft | None:
         known = list(tokens)

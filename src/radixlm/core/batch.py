@@ -170,6 +170,8 @@ class NewTokens(NamedTuple):
     taken. text:
     what of the answer's text is certain by them. stop: the stop string that the last token
     completed. complete: the grammar lets nothing follow. error: why the request can not go on.
+    pieces: the tokens and characters that are as if they had come in steps of their own, of all or
+    of none.
     """
 
     tokens: tuple[int, ...]
@@ -177,6 +179,7 @@ class NewTokens(NamedTuple):
     stop: str | None = None
     complete: bool = False
     error: str | None = None
+    pieces: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -221,6 +221,11 @@ class EngineConfig:
         one_of(get_args(Speculation)),
     )
     speculative_num_draft_tokens: int = flag(8, "Most tokens of a draft.", integer(1, 64))
+    draft_corpus: str | None = flag(
+        None,
+        "File or folder of texts that drafts are also taken from, for all who use this server.",
+        path=True,
+    )
     deterministic: bool = flag(
         False,
         "A request's tokens and log-probabilities have the same bits alone and in company, from "
@@ -242,6 +247,8 @@ class EngineConfig:
             )
         self._check_stores()
         self._check_ranks()
+        if self.draft_corpus and self.speculative_algorithm == "off":
+            raise ConfigError("--draft-corpus has no use with --speculative-algorithm off")
         if self.speculative_algorithm in _LATER:
             raise ConfigError(
                 f"--speculative-algorithm {self.speculative_algorithm} is not there yet: no heads "

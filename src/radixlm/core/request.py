@@ -106,7 +106,7 @@ class GenerateRequest:
     key: (prompt_tokens,) int32, at least one id. tenant: on whose behalf; they are served in turn.
     priority: higher is more important, to the schedule and the eviction policies of that name.
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
-    hint: what is known of what comes after it.
+    hint: what is known of what comes after it. prediction: what much of its answer may be.
     trace: W3C's headers, by which the span is named that it is part of.
 
     Set by the engine's input processor: max_tokens, within the context and the pool; seed, so that
@@ -125,6 +125,7 @@ class GenerateRequest:
     tenant: str = ""
     breakpoints: tuple[Breakpoint, ...] = ()
     hint: Hint = Hint.NONE
+    prediction: Key | None = None
     constraint: Constraint | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
 
@@ -166,7 +167,8 @@ class RequestOutput:
     token_ids: a stop token that ended the request is the last of them. logprobs: one per new token
     when asked for, else empty. prompt_logprobs: on the first output only, one per prompt token
     after the first, or from the parameters' logprob_start_len on. matched_stop: the stop string or
-    stop token id that ended it. cached_tokens: prompt tokens that came from the cache when the
+    stop token id that ended it. predicted: tokens of its prediction that were accepted so far, and
+    that were drafted in vain. cached_tokens: prompt tokens that came from the cache when the
     request was first admitted.
     On the output with the first token only: kept, its breakpoints that are kept now; miss, why no
     more of the prompt was cached; queued, seconds from its arrival until it was first admitted.
@@ -181,6 +183,7 @@ class RequestOutput:
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
     matched_stop: str | int | None = None
+    predicted: tuple[int, int] = (0, 0)
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None

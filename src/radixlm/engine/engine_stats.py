@@ -180,6 +180,11 @@ def _sum(here: Any, there: Any) -> Any:
             return here.plus(there)
         case tuple():
             return tuple(map(add, here, there))
+        case Mapping() if any(
+            isinstance(each, tuple) for each in (*here.values(), *there.values())
+        ):
+            names = {**here, **there}
+            return {n: tuple(map(add, here.get(n, (0, 0)), there.get(n, (0, 0)))) for n in names}
         case Mapping():
             return dict(Counter(here) + Counter(there))  # of a Counter asdict makes nonsense
     return here + there

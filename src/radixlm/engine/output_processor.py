@@ -13,7 +13,7 @@ from radixlm.core.errors import PinError
 from radixlm.core.request import Breakpoint, FinishReason, GenerateRequest, RequestOutput
 from radixlm.scheduler.state import RequestState
 from radixlm.structured_output import MaskFiller, Matcher
-from radixlm.text.detokenizer import PROMPT_TAIL, Detokenizer, NoText
+from radixlm.text.detokenizer import PROMPT_TAIL, DecodedText, Detokenizer, NoText
 from radixlm.text.tokenizer import Tokenizer
 
 _logger = logging.getLogger("radixlm.engine")
@@ -83,21 +83,22 @@ class AnswerState:
             forced = matcher.forced()[: min(self._room, MAX_FORCED)]
             if forced and matcher.accept(forced):
                 more = self._push(forced)
-                new = more._replace(tokens=new.tokens + more.tokens, text=new.text + more.text)
+                tokens, text = new.tokens + more.tokens, new.text + more.text
+                new = more._replace(tokens=tokens, text=text, pieces=())
         return new._replace(complete=matcher.complete)
 
     def _push(self, tokens: list[int]) -> NewTokens:
         """Make text of them, up to a stop token or string."""
-        text, stop = "", None
-        for place, token in enumerate(tokens, 1):
+        text, stop, pieces = "", None, list[tuple[int, int]]()
+        for token in tokens:
             self._room -= 1
-            if token not in self.request.stop_token_ids:
-                piece = self.text.push(token)
-                text, stop = text + piece.text, piece.stop
-                if stop is None:
-                    continue
-            return NewTokens(tuple(tokens[:place]), text, stop)
-        return NewTokens(tuple(tokens), text)
+            ended = token in self.request.stop_token_ids
+            piece = DecodedText("") if ended else self.text.push(token)
+            text, stop = text + piece.text, piece.stop
+            pieces.append((1, len(piece.text)))
+            if ended or stop is not None:
+                break
+        return NewTokens(tuple(tokens[: len(pieces)]), text, stop, pieces=tuple(pieces))
 
     def _ended(self, new: NewTokens) -> bool:
         stopped = new.tokens[-1] in self.request.stop_token_ids
@@ -195,8 +196,11 @@ class OutputProcessor:
         reason, matched = output.finish_reason, output.matched_stop
         if last.stop is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):
             reason, matched = FinishReason.STOP, last.stop
-        text = output.text + last.text
-        return replace(output, text=text, finish_reason=reason, matched_stop=matched)
+        text, pieces = output.text + last.text, output.pieces
+        if pieces:
+            tokens, characters = pieces[-1]
+            pieces = (*pieces[:-1], (tokens, characters + len(last.text)))
+        return replace(output, text=text, finish_reason=reason, matched_stop=matched, pieces=pieces)
 
     def _pin(self, request: GenerateRequest) -> tuple[Breakpoint, ...]:
         """Pin its breakpoints where there is room; the longest last, so that it is the youngest."""

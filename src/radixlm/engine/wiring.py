@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from radixlm.cache import RadixCache
 from radixlm.cache.components.states import StateSlots
@@ -13,7 +14,9 @@ from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.eviction import EvictionPolicy
 from radixlm.core.clock import Clock
 from radixlm.core.config import EngineConfig
-from radixlm.drafts.own_text import OwnText
+from radixlm.drafts.corpus import CorpusDrafts
+from radixlm.drafts.draft import DraftSource
+from radixlm.drafts.tree_drafts import TreeDrafts
 from radixlm.engine.engine_core import EngineCore, Runner
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
@@ -25,6 +28,8 @@ from radixlm.text.tokenizer import Tokenizer
 # small pool has none to lay aside.
 RESERVE = 128
 _RESERVES_IN_POOL = 512
+# Tokens of the tree and of ghosts that drafts are looked for in: pools, and tokens at most.
+_DRAFTS_IN_POOL, MOST_DRAFTED_FROM = 4, 1 << 22
 # Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 
@@ -66,14 +71,29 @@ def make_cache(
 
 
 def _drafting(
-    config: EngineConfig, cache: RadixCache, short_length: int | None, clock: Clock | None
+    config: EngineConfig,
+    cache: RadixCache,
+    tokenizer: Tokenizer | None,
+    short_length: int | None,
+    clock: Clock | None,
 ) -> Drafting | None:
-    """None where the config wants no drafts, or states could not be taken back."""
+    """None where the config wants no drafts, or states could not be taken back. Raises ConfigError
+    for a corpus that can not be read.
+    """
     if config.speculative_algorithm == "off" or cache.states is not None:
         return None
-    policy = DraftPolicy() if config.speculative_algorithm == "auto" else None
-    most = config.speculative_num_draft_tokens
-    return Drafting([OwnText()], most, policy, short_length=short_length, clock=clock)
+    tree = TreeDrafts(cache.tree, min(_DRAFTS_IN_POOL * cache.capacity, MOST_DRAFTED_FROM))
+    sources: list[DraftSource] = [tree]
+    if config.draft_corpus is not None and tokenizer is not None:
+        sources.append(CorpusDrafts.load(Path(config.draft_corpus), tokenizer.encode_plain))
+    return Drafting(
+        sources,
+        config.speculative_num_draft_tokens,
+        DraftPolicy() if config.speculative_algorithm == "auto" else None,
+        wrote=tree.wrote,
+        short_length=short_length,
+        clock=clock,
+    )
 
 
 def make_core(
@@ -103,7 +123,7 @@ def make_core(
         tiers=tiers,
         short_length=short_length,
         checkpoint_interval=config.state_checkpoint_interval,
-        drafting=_drafting(config, cache, short_length, clock),
+        drafting=_drafting(config, cache, tokenizer, short_length, clock),
         sink=journal.note,
         clock=clock,
     )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 
 from radixlm.core.batch import NewTokens, ScheduledBatch
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Slots
 from radixlm.drafts.draft import Draft, DraftSource
+from radixlm.drafts.prediction import SOURCE as PREDICTION
 from radixlm.scheduler.draft_policy import DraftPolicy
-from radixlm.scheduler.state import RequestState
+from radixlm.scheduler.state import Counters, RequestState
+
+# A namespace, all tokens that a request has in it, how many of them are new.
+Wrote = Callable[[Hashable, Sequence[int], int], None]
 
 
 class Drafting:
@@ -27,8 +31,9 @@ class Drafting:
     Only steps in which all requests decode have drafts. Requests with a grammar have none: what is
     forced is taken as it is, and masks are of one token.
 
-    sources: the first that proposes something is taken. most: tokens of a draft. policy: how much
-    of them is computed, all without one. short_length: see
+    sources: that with the longest match is taken, after a request's own prediction. most: tokens of
+    a draft. policy: how much of them is computed, all without one. wrote: hears of tokens that
+    requests have now. short_length: see
     `Namespace.of_length`: no draft crosses it, since what comes after it is computed anew.
     """
 
@@ -38,6 +43,7 @@ class Drafting:
         most: int,
         policy: DraftPolicy | None = None,
         *,
+        wrote: Wrote = lambda *_: None,
         short_length: int | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -45,6 +51,7 @@ class Drafting:
         self._most = most
         self._policy = policy
         self._short_length = short_length
+        self.wrote = wrote
         self._clock = clock or WallClock()
         self._drafts: dict[RequestState, Draft] = {}
         self._began: float | None = None
@@ -53,7 +60,7 @@ class Drafting:
         """Put drafts of at most `budget` tokens beside what is computed in a step."""
         self._drafts.clear()
         self._began = None
-        if not self._sources or any(
+        if not self._most or any(
             slots.size > 1 or not state.decodes for state, slots in parts.items()
         ):
             return
@@ -72,13 +79,23 @@ class Drafting:
             seconds = self._clock.now() - self._began
             self._policy.costs.learn(len(batch.rows), drafted, seconds)
 
-    def settle(self, state: RequestState, drawn: Sequence[int], new: NewTokens) -> None:
-        """Take back what was wrong of a draft. drawn: the tokens, which have become `new`."""
+    def settle(
+        self, state: RequestState, drawn: Sequence[int], new: NewTokens, counters: Counters
+    ) -> int:
+        """Take back what was wrong of a draft; returns how many of its tokens count. drawn: the
+        tokens of its row, which have become `new`.
+        """
         draft = self._drafts.pop(state)
-        if self._policy is not None and drawn:
+        if self._policy is not None:
             self._policy.learn(draft, len(drawn) - 1)
-        state.computed += max(min(len(new.tokens), len(drawn)) - 1, 0)
+        accepted = max(min(len(new.tokens), len(drawn)) - 1, 0)
+        state.computed += accepted
         state.running_lease.shrink(state.computed)
+        counters.verify(draft, accepted)
+        if draft.source == PREDICTION:
+            right, wrong = state.predicted
+            state.predicted = right + accepted, wrong + len(draft.tokens) - accepted
+        return accepted
 
     def _chosen(
         self, states: Collection[RequestState], budget: int
@@ -101,8 +118,11 @@ class Drafting:
             most = min(most, self._short_length - state.n_tokens)
         if most < 1 or state.pending > 1 or state.request.constraint is not None:
             return None
-        made = (each.propose(state.namespace, state.known.data, most) for each in self._sources)
-        return next((draft for draft in made if draft is not None), None)
+        asked = state.namespace, state.known.data, most
+        if state.prediction is not None and (draft := state.prediction.propose(*asked)) is not None:
+            return draft
+        made = [each.propose(*asked) for each in self._sources]
+        return max(filter(None, made), key=lambda draft: draft.matched, default=None)
 
     def _lent(self, state: RequestState, draft: Draft) -> Slots | None:
         """Slots of its next token and its draft, where there is room for all."""

@@ -116,8 +116,7 @@ class Scheduler:
 
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request, wherever it is; None when it is not under way."""
-        state = self._running.get(request_id) or self.waiting_room.get(request_id)
-        if state is None:
+        if (state := self._running.get(request_id) or self.waiting_room.get(request_id)) is None:
             return None
         self.counters.requests_aborted += 1
         self._finish(state, FinishReason.ABORT)
@@ -184,7 +183,8 @@ class Scheduler:
             drawn = result.drawn(index)
             new = grown.get(row.request.request_id) or NewTokens(drawn)
             if row.drafted:
-                self.drafting.settle(state, drawn, new)
+                accepted = self.drafting.settle(state, drawn, new, self.counters)
+                self.fairness.charge(state.request.tenant, accepted)
             state.running_lease.pass_by(state.computed)
             if drawn:
                 news.append(self._take(state, new, result.logprobs.get(index, ())))
@@ -348,6 +348,7 @@ class Scheduler:
         """Append the new tokens and end the request where it ends."""
         first = state.output_tokens == 0
         state.extend(new.tokens)
+        self.drafting.wrote(state.namespace, state.known.data, len(new.tokens))
         self.counters.output_tokens += len(new.tokens)
         reason, matched = state.end_by(new)
         if reason is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
 from sys import maxsize
@@ -24,6 +24,8 @@ from radixlm.core.request import (
     RequestOutput,
     TokenLogprob,
 )
+from radixlm.drafts.draft import Draft
+from radixlm.drafts.prediction import PredictedText
 
 NO_TOKENS = NewTokens(())
 
@@ -36,6 +38,7 @@ class Counters:
     rate. readmitted_*: the same after retractions.
     expected_tokens: what cached_tokens would be with pools of POOL_SCALES times the size, over the
     same host memory and disk.
+    accepted_of: by a draft's source, its tokens and those that were right.
     host_cached_tokens, disk_cached_tokens: of cached_tokens, those that were read from there for
     the request itself.
     """
@@ -56,7 +59,22 @@ class Counters:
     requests_aborted: int = counter("num_aborted_requests", "Requests that were aborted.")
     retractions: int = counter("num_retractions", "Times a running request had to make room.")
     preemptions: int = counter("num_preemptions", "Of these, for one of higher priority.")
+    drafts: int = counter("spec_decode_num_drafts", "Drafts that were computed.")
+    draft_tokens: int = counter("spec_decode_num_draft_tokens", "Tokens of these.")
+    accepted_tokens: int = counter(
+        "spec_decode_num_accepted_tokens", "Of these, those that were right: each saved a step."
+    )
+    accepted_of: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     expected_tokens: tuple[int, ...] = (0,) * len(POOL_SCALES)
+
+    def verify(self, draft: Draft, accepted: int) -> None:
+        """A draft was computed, of which the first `accepted` tokens count."""
+        self.drafts += 1
+        self.draft_tokens += len(draft.tokens)
+        self.accepted_tokens += accepted
+        drafted, right = self.accepted_of.get(draft.source, (0, 0))
+        its = drafted + len(draft.tokens), right + accepted
+        self.accepted_of = {**self.accepted_of, draft.source: its}
 
     def admit(self, prompt: int, cached: int, expected: Sequence[int]) -> None:
         """A prompt is admitted for the first time."""
@@ -107,7 +125,7 @@ class RequestState:
     left the last one. branch: how many tokens agreed when it was admitted; the state after them was
     lacking if it had to compute some of these. restored: the
     tokens of it that were read while it waited, [first, stop), and from where, in order.
-    computed_because: why what is stored of it is not read.
+    computed_because: why what is stored of it is not read. predicted: see RequestOutput.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
@@ -130,6 +148,8 @@ class RequestState:
     restored: list[tuple[Place, int, int]] = field(default_factory=list)
     computed_because: str = ""
     computing: bool = False
+    predicted: tuple[int, int] = (0, 0)
+    prediction: PredictedText | None = None
     moved: int = 0
     stop: int = maxsize
     stops_on_the_way: bool = False
@@ -145,6 +165,8 @@ class RequestState:
         self.n_tokens = self.prefill_end = key.size
         self.tokens = np.zeros(key.size + self.request.max_tokens, dtype=np.int32)
         self.tokens[: key.size] = key
+        if (predicted := self.request.prediction) is not None:
+            self.prediction = PredictedText(predicted, key.size)
 
     @property
     def prompt_length(self) -> int:
@@ -263,6 +285,8 @@ class RequestState:
             logprobs=logprobs[: len(new.tokens)],
             prompt_logprobs=tuple(self.prompt_logprobs) if first else (),
             error=new.error,
+            pieces=new.pieces if len(new.pieces) > 1 else (),
+            predicted=self.predicted,
             miss=self.miss if first else None,
             queued=self.queued if first else None,
         )

@@ -231,6 +231,22 @@ class TextPart(Body):
     cache_control: CacheControl | None = None
 
 
+class Prediction(Body):
+    """OpenAI's predicted output: what much of the answer may be."""
+
+    type: Literal["content"]
+    content: str | ListOf[TextPart]
+
+    @property
+    def text(self) -> str:
+        """All of it. Raises InvalidRequestError for a part that is no text."""
+        if isinstance(self.content, str):
+            return self.content
+        if any(part.type != "text" for part in self.content):
+            raise wrong("prediction", "has a part that is not of type text")
+        return "".join(part.text or "" for part in self.content)
+
+
 class ChatMessage(Body):
     """reasoning: what vLLM calls reasoning_content. cache_control: of the whole content."""
 
@@ -256,6 +272,7 @@ class ChatBody(GenerationBody, TemplateFields):
     top_logprobs: int | None = None
     tool_choice: answers.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    prediction: Prediction | None = None
     prompt_cache_options: PromptCacheOptions | None = None
 
     def to_params(self, defaults: Mapping[str, float] | None = None) -> SamplingParams:
@@ -285,6 +302,7 @@ class CompletionBody(GenerationBody):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    prediction: Prediction | None = None
     # 0 is for the prompt alone, which the engine has no such limit for.
     max_tokens: Annotated[int, Field(json_schema_extra={"minimum": 0})] | None = None
 

@@ -23,12 +23,10 @@ from radixlm.core.grammar import MAX_GRAMMAR_LENGTH
 # Taken with any value, because there is nothing to do for them here: who asks (`user`,
 # `safety_identifier`, `metadata`), which of many servers may have the prompt cached
 # (`prompt_cache_key`: it divides nothing, as `cache_salt` does), which of vLLM's libraries is to
-# follow a grammar (there is one here), what the answer may be like (`prediction`: it would come
-# sooner, and no other).
+# follow a grammar (there is one here).
 REQUEST_NO_OPS = frozenset(
     {
         "metadata",
-        "prediction",
         "prompt_cache_key",
         "safety_identifier",
         "user",

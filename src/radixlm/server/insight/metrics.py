@@ -156,6 +156,14 @@ class Metrics(Collector):
             {(f"{scale:g}",): tokens for scale, tokens in expected},
             "pool_scale",
         )
+        for place, what in enumerate(("draft", "accepted")):
+            yield self._family(
+                _COUNTER,
+                f"spec_decode_num_{what}_tokens_per_source",
+                "Tokens of drafts, and those that were right, by where the drafts are from.",
+                {(source,): counts[place] for source, counts in stats.accepted_of.items()},
+                "source",
+            )
         yield self._family(
             _COUNTER,
             "cache_match_endings",

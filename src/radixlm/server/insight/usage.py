@@ -55,6 +55,7 @@ class UsageMeter:
         self._n = n
         self._caches = caches
         self._prompts: dict[int, tuple[int, int]] = {}
+        self._predicted: dict[int, tuple[int, int]] = {}
         self._kept: tuple[Breakpoint, ...] = ()
         self.misses: dict[int, MissReport] = {}
         self.completion_tokens = 0
@@ -62,6 +63,7 @@ class UsageMeter:
     def add(self, choice: int, output: RequestOutput) -> None:
         """Count one output of a choice."""
         self.completion_tokens += len(output.token_ids)
+        self._predicted[choice] = output.predicted
         if choice % self._n == 0:
             if output.prompt_tokens:  # an end that came from elsewhere knows of none
                 self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
@@ -112,6 +114,7 @@ class UsageMeter:
         OpenAI gives the numbers of all kinds of tokens, those too that nothing here makes.
         """
         prompt, cached = self.prompt_tokens, self.cached_tokens
+        accepted, rejected = map(sum, zip((0, 0), *self._predicted.values(), strict=True))
         return {
             "prompt_tokens": prompt,
             "completion_tokens": self.completion_tokens,
@@ -127,8 +130,8 @@ class UsageMeter:
                 "reasoning_tokens": reasoning_tokens,
                 "text_tokens": self.completion_tokens,
                 "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": rejected,
             },
         }
 

@@ -67,6 +67,7 @@ def completion_generation(service: Service, body: CompletionBody, tenant: str) -
         *(service, f"cmpl-{uuid.uuid4().hex}", keys, [params] * len(keys), body, tenant),
         n=body.tries,
         prompt_only=[body.prompt_only] * len(keys),
+        prediction=service.predicted(body.prediction),
     )
 
 

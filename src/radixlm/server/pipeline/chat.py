@@ -69,6 +69,7 @@ def chat_task(service: Service, body: ChatBody, tenant: str) -> ChatTask:
             request_id=f"chatcmpl-{uuid.uuid4().hex}",
             names=names,
             n=body.n or 1,
+            prediction=service.predicted(body.prediction),
         )
 
 
@@ -84,6 +85,7 @@ def task_of(
     names: Mapping[str, str],
     n: int = 1,
     prompt_only: bool = False,
+    prediction: Key | None = None,
 ) -> ChatTask:
     """The task of a chat, whichever API it came by. Raises InvalidRequestError.
 
@@ -108,6 +110,7 @@ def task_of(
         outline=prompt.outline,
         changes=prompt.changes,
         names=names,
+        prediction=prediction,
     )
     return ChatTask(generation, prompt, partial(style.parser, use, prompt.text))
 

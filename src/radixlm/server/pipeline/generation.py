@@ -76,10 +76,11 @@ class Generation:
         breakpoints: tuple[Breakpoint, ...] = (),
         names: Mapping[str, str] = MappingProxyType({}),
         changes: Sequence[str] = (),
+        prediction: Key | None = None,
         **more: Any,
     ) -> Generation:
         """params: one for each prompt. fields: whose cache it may share, and whether it asks for a
-        report. breakpoints: of each prompt. more: further fields.
+        report. breakpoints, prediction: of each prompt. more: further fields.
 
         More tokens than fit after a prompt are as many as fit; with --strict-fields the engine
         refuses them. Raises InvalidRequestError for more than MAX_CHOICES, and for a prompt without
@@ -109,6 +110,7 @@ class Generation:
                 tenant=tenant,
                 breakpoints=breakpoints,
                 hint=fields.hint(breakpoints),
+                prediction=prediction,
             )
             for prompt, (key, own) in enumerate(zip(keys, params, strict=True))
             for place in range(n)

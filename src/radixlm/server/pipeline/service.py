@@ -31,7 +31,7 @@ from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.core.side_threads import SideThreads
 from radixlm.parsers.style import AnswerStyle
-from radixlm.server.bodies.protocol import CacheParams
+from radixlm.server.bodies.protocol import CacheParams, Prediction
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.envelope import Keyring, exchange_of
 from radixlm.server.http.http_errors import ModelNotFoundError
@@ -335,6 +335,12 @@ class Service:
                 tokenizer.encode_after(text[span.stop : end], last=last, break_mark=break_mark)
             )
         return np.concatenate(pieces) if known else own
+
+    def predicted(self, prediction: Prediction | None) -> Key | None:
+        """The tokens of a predicted answer. Raises InvalidRequestError, RequestTooLargeError."""
+        if prediction is None or self.engine.config.speculative_algorithm == "off":
+            return None
+        return self.encode(prediction.text, add_special_tokens=False, param="prediction")
 
     def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
         """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""

@@ -1,0 +1,61 @@
+"""OpenAI's `prediction`: the same answer, and what was right of it in usage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server_support import Client, fake_engine, idle_and_whole, refused, until
+
+ANSWER = "def area(width, height):\n    return width * height\n" * 3
+EDITED = ANSWER.replace("height", "length", 1)
+
+
+@pytest.fixture(params=["tree", "off"])
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[Client, bool]]:
+    engine, _ = fake_engine(script=ANSWER, speculative_algorithm=request.param)
+    yield Client(engine), request.param == "tree"
+    assert until(lambda: idle_and_whole(engine)), engine.stats()
+    asyncio.run(engine.close())
+
+
+def details(body: dict[str, Any]) -> tuple[int, int]:
+    its = body["usage"]["completion_tokens_details"]
+    return its["accepted_prediction_tokens"], its["rejected_prediction_tokens"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [EDITED, [{"type": "text", "text": EDITED[:40]}, {"type": "text", "text": EDITED[40:]}]],
+)
+def test_what_was_right_is_accepted(served: tuple[Client, bool], content: Any) -> None:
+    client, drafts = served
+    prediction = {"type": "content", "content": content}
+    body = client.chat(max_tokens=400, prediction=prediction).json()
+    assert body["choices"][0]["message"]["content"] == ANSWER
+    accepted, rejected = details(body)
+    if drafts:
+        assert accepted > 0.7 * body["usage"]["completion_tokens"]
+        assert 0 < rejected < 30
+    else:
+        assert (accepted, rejected) == (0, 0)
+    text = client.complete(max_tokens=400, prediction=prediction).json()
+    assert text["choices"][0]["text"] == ANSWER
+    assert (details(text)[0] > 0) == drafts
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        "text",
+        {"type": "other", "content": "x"},
+        {"type": "content"},
+        {"type": "content", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+    ],
+)
+def test_what_is_no_prediction_is_refused(fake: Client, prediction: Any) -> None:
+    error = refused(fake.chat(prediction=prediction))
+    assert "prediction" in (error["param"] or error["message"])

@@ -78,6 +78,17 @@ class ScanShape(NamedTuple):
         most, whole = max(1, min(_MOST_VECTORS, room)), self.value // self.lanes
         return next(count for count in range(most, 0, -1) if whole % count == 0)
 
+    @property
+    def part_bytes(self) -> int:
+        """Bytes of a part that is put together; 0: it would be too much for a thread's stack."""
+        size = 4 * self.key * self.vectors * self.lanes
+        return size if size <= _PART_BYTES else 0
+
+    @property
+    def least_together(self) -> int:
+        """Tokens from which on it is put together."""
+        return _LEAST_TOGETHER if self.part_bytes else _AT_ONCE + 1
+
 
 @compiled(_Arguments)
 def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
@@ -88,18 +99,13 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
     """
     key_bytes, value_bytes = 4 * shape.key, 4 * shape.value
     width = 4 * shape.vectors * shape.lanes
-    by_channel = shape.by_channel
-    decay_bytes = key_bytes if by_channel else 4
+    decay_bytes = key_bytes if shape.by_channel else 4
     at_once = max(1, min(_AT_ONCE, _DECAY_BYTES // key_bytes))
-    make_factors, fade = _make_factors(shape), _make_fade(shape.key if by_channel else 0)
+    make_factors, fade = _make_factors(shape), _make_fade(shape.key if shape.by_channel else 0)
     find, step, copy = _make_find(shape), _make_step(shape), _make_copy(shape)
     of_factors, of_found = _room(at_once * _FACTOR_BYTES), _room(width)
-    of_decays = _room(at_once * key_bytes if by_channel else 4)
-    # A larger part stays where it is: a thread's stack would have it.
-    fits = shape.key * width <= _PART_BYTES
-    of_part, together = _room(shape.key * width if fits else 4), _LEAST_TOGETHER
-    if not fits:
-        together = at_once + 1
+    of_decays = _room(at_once * key_bytes if shape.by_channel else 4)
+    of_part, least = _room(shape.part_bytes or 4), shape.least_together
     fetch = _make_fetch(shape)
 
     @inner
@@ -123,7 +129,7 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
                 values = args.values + begin * args.stride + head * value_bytes + column
                 read = args.read + (begin * args.heads + head) * value_bytes + column
                 its = state + column, value_bytes
-                if count >= together:
+                if count >= least:
                     copy(its, (part, width))
                     its = part, width
                 find(its, keys, decays, found)
@@ -140,7 +146,7 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
                         found,
                         read + t * read_bytes,
                     )
-                if count >= together:
+                if count >= least:
                     copy(its, (state + column, value_bytes))
 
     return over_rows(scan, 1)

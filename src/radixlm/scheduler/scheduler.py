@@ -159,8 +159,7 @@ class Scheduler:
     ) -> list[RequestOutput]:
         """Take the results of a step; what is new of each request that got a token or ended.
 
-        grown: what the sampled tokens have become, by request; those that are not in there are
-        taken as they are.
+        grown: what sampled tokens have become, by request; all others are taken as they are.
         """
         self.drafting.computed(batch)
         news = []

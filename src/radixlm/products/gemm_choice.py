@@ -34,7 +34,7 @@ from radixlm.kernels.openmp import team
 from radixlm.products import quantized_products
 from radixlm.products.compiled import Gate, Gated, TensorOptions
 from radixlm.products.panel_products import Form, PanelProduct, forms_of
-from radixlm.products.quantized import Numbers, QuantizedWeight, quantize
+from radixlm.products.quantized import BYTES, Numbers, QuantizedWeight, quantize, with_ones
 from radixlm.products.quantized_products import QuantizedProduct
 
 Way = Literal["tiles", "vectors", "onednn", "torch"]
@@ -50,8 +50,7 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 256, 2048)
 # are timed by their first outputs.
 _COPIES_BYTES = 64 << 20
 _MOST_COPIES = 64
-# Seconds for the figures of a number of rows; a way of which one call would take longer than
-# `_MOST` is not timed for more.
+# Seconds for the figures of a number of rows; a way whose call takes over `_MOST` has no more.
 _BUDGET, _MOST = 0.02, 0.1
 _LEAST_TURNS = 5
 # What is less faster than this may be chance.
@@ -63,8 +62,8 @@ _logger = logging.getLogger("radixlm.products")
 
 class GemmShape(NamedTuple):
     """The shape and types of a weight's product: result and rows by the names of their types.
-    gated: see `Linear`. bits, group, offsets, numbers: of a quantized one, whose rows are timed in
-    the type of the result.
+    gated: see `Linear`. bits and what follows: of a quantized one, see `WeightKind`, whose rows are
+    timed in the type of the result.
     """
 
     outputs: int
@@ -76,6 +75,7 @@ class GemmShape(NamedTuple):
     group: int = 0
     offsets: bool = False
     numbers: Numbers = "int"
+    block: int = 0
 
     @classmethod
     def of(cls, weight: Weight, result: torch.dtype, *, gated: bool = False) -> GemmShape:
@@ -91,7 +91,7 @@ class GemmShape(NamedTuple):
         if not self.bits:
             return self.dtype
         groups = "" if self.group == self.inputs else f"/{self.group}"
-        numbers = "int" if self.numbers == "int" else "fp"
+        numbers = "int" if self.numbers in BYTES else "fp"
         return f"{numbers}{self.bits}{groups}" + ("+offsets" if self.offsets else "")
 
     @property
@@ -317,8 +317,7 @@ def _completed(by_rows: Mapping[int, float]) -> dict[int, float]:
 def measure(shape: GemmShape) -> Times:
     """Time all ways. Takes about a second for a shape of a small model.
 
-    They take turns and the least time counts, so that other work on the machine, while there is
-    any, does not choose.
+    They take turns and the least time counts, so that other work on the machine does not choose.
     """
     dtype, result = getattr(torch, shape.dtype), getattr(torch, shape.result)
     weight = _sample(shape, dtype)
@@ -343,7 +342,8 @@ def _sample(shape: GemmShape, dtype: torch.dtype) -> Weight:
     if not shape.bits:
         return weight
     made = quantize(weight, bits=shape.bits, group=shape.group)
-    return replace(made, offsets=made.scales if shape.offsets else None, numbers=shape.numbers)
+    made = replace(made, offsets=made.scales if shape.offsets else None, numbers=shape.numbers)
+    return with_ones(made, shape.block) if shape.block else made
 
 
 def _copy(weight: Weight) -> Weight:

@@ -69,7 +69,7 @@ def _of(kind: type[Checkpoints]) -> Rule:
         scheduler.checkpoints = kind(scheduler.waiting_room, 0)
         for states in machine.core.cache.components:
             assert isinstance(states, StateSlots)
-            states.worth = states.last_use  # type: ignore[method-assign]
+            states.worth = states.last_used.__getitem__  # type: ignore[assignment, method-assign]
 
     return follow
 

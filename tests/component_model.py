@@ -442,7 +442,9 @@ class CheckedComponents:
     def _take_dropped(self) -> None:
         for stored in self.places:
             for dropped in stored.tier.take_dropped():
-                stored.blocks -= self._blocks(stored, *dropped)
+                end = dropped.start + stored.tier.block_tokens
+                first = (dropped.namespace, *dropped.tokens[:end].tolist())
+                stored.blocks = {each for each in stored.blocks if each[: len(first)] != first}
                 self.counts["dropped"] += 1
 
     def _blocks(self, stored: Stored, namespace: object, key: Key, start: int) -> set[Path]:

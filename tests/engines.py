@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import get_args
 
@@ -21,8 +22,9 @@ from radixlm.core.keys import KeyLike, as_key
 from radixlm.core.reports import EventSink
 from radixlm.core.request import Breakpoint, GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
+from radixlm.drafts.draft import DraftSource
 from radixlm.engine import EngineCore, InputProcessor, Limits
-from radixlm.scheduler import Scheduler, WaitingRoom, make_order
+from radixlm.scheduler import Drafting, Scheduler, WaitingRoom, make_order
 from radixlm.structured_output import Compiled, Compiler, MaskFiller
 from radixlm.testing.fake_runner import FakeRunner, fingerprints
 from radixlm.text.tokenizer import Tokenizer
@@ -143,6 +145,7 @@ class Bench:
         windows: WindowSize | None = None,
         states: int = 0,
         checkpoint_interval: int = 0,
+        drafts: Sequence[DraftSource] = (),
     ) -> None:
         self.cache = RadixCache(
             capacity,
@@ -162,6 +165,7 @@ class Bench:
             sink=sink,
             clock=clock,
             checkpoint_interval=checkpoint_interval,
+            drafting=Drafting(drafts, 8) if drafts else None,
         )
         sizes = capacity, max_running, vocab_size
         self.runner: ChainRunner | FakeRunner = FakeRunner(*sizes)

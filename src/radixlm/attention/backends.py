@@ -110,6 +110,8 @@ class CpuBackend:
             queries, pool.head_dim, bfloat16, tiles, deterministic and tiles, pool.coded, cap
         )
         self._tiles = make_tile_kernel(self._shape)
+        # For both kernels: what a thread has at most.
+        self._scratch_bytes = max(scratch_bytes(n_heads, pool.head_dim), places_of(self._shape).end)
         self._place = make_place_kernel(pool.head_dim, bfloat16=bfloat16, coded=pool.coded)
         self._merge = make_merge_kernel(pool.head_dim, bfloat16=bfloat16)
         self._direct = None
@@ -167,9 +169,7 @@ class CpuBackend:
             blocks, older, numbers = in_windows(blocks, window, numbers)
         single, blocks = self._cut(single, blocks, threads)
         reads = np.concatenate((single, blocks, older))
-        # For both kernels: what a thread has at most.
-        single_bytes = scratch_bytes(self._n_heads, self._pool.head_dim)
-        scratch = team().scratch(threads * max(single_bytes, places_of(self._shape).end))
+        scratch = team().scratch(threads * self._scratch_bytes)
         merge, results, made = self._merging(reads, slots.numel())
         ends = accumulate((len(single), len(blocks), len(older)), initial=0)
         workers = [

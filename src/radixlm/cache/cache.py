@@ -196,9 +196,8 @@ class RadixCache:
         if self.tiers:  # a pool of any size has the same ones
             expected = tuple([max(each, *stored) for each in expected])
         node = self.tree.inc_lock_ref(match, priority)
-        if match.length:
-            for tier in self.tiers:
-                tier.queue.note(node, match.length)
+        for tier in self.tiers if match.length else ():
+            tier.queue.note(node, match.length)
         reason = MissReason.DISABLED if ending is None else ending.reason
         self.tree.stats.endings[reason] += 1
         lease = Lease(self, array, node, ending, size, priority, known, expected)
@@ -241,8 +240,6 @@ class RadixCache:
 
     def _stored(self, last: TreeNode | None, known: int) -> Sequence[int]:
         """Tokens of a path by place; last, known: as `RadixTree.known` gives them."""
-        if not self.tiers:
-            return NOWHERE
         stored = [*NOWHERE]
         for tier in self.tiers:
             stored[tier.place] = tier.prefix(last, known)
@@ -301,8 +298,8 @@ class RadixCache:
 
     def holders(self, key: KeyLike) -> dict[Hashable, int]:
         """How many tokens of `key` each namespace holds: for operators, not for requests."""
-        found = {name: self.tree.match_prefix(key, name).length for name in self.tree.roots}
-        return {name: length for name, length in found.items() if length}
+        names = self.tree.roots
+        return {n: its for n in names if (its := self.tree.match_prefix(key, n).length)}
 
     def depth_first(self, leases: Iterable[Lease]) -> list[Lease]:
         """Order leases by their place in the tree, so that those below a node are neighbours."""
@@ -335,8 +332,6 @@ class RadixCache:
         """The tokens of `n_tokens` that fill whole pages."""
         return n_tokens - n_tokens % self.page_size
 
-    # What follows is for leases.
-
     def take_private(self, lease: Lease, n_slots: int, ahead: int) -> Slots | None:
         """Slots in whole pages for a lease, or None: `n_slots`, and as a reserve of the `ahead`
         that it may still ask for what can be laid aside. Eviction is by a quantum at least.
@@ -346,15 +341,20 @@ class RadixCache:
         self._make_room(lease, n_slots)
         n_slots += self._affordable_reserve(ahead, n_slots)
         self._make_room(lease, n_slots)
+        return self.take_free(lease, n_slots)
+
+    def take_free(self, lease: Lease, n_slots: int) -> Slots | None:
+        """Slots in whole pages for a lease that are free, or None."""
+        if n_slots > self.allocator.free_size:
+            return None
         self._private += n_slots
         return self.allocator.allocate(n_slots // self.page_size, after=lease.last_slot)
 
     def _affordable_reserve(self, ahead: int, n_slots: int) -> int:
         reserve = min(self.round_up(ahead), self._reserve)
         unused = self.allocator.free_size + self.tree.evictable_size - n_slots
-        all_reserves = self.laid_aside + reserve
-        afford = reserve <= unused and all_reserves <= _SHARE_OF_RESERVES * self.capacity
-        return reserve if afford else 0
+        most = _SHARE_OF_RESERVES * self.capacity - self.laid_aside
+        return reserve if reserve <= min(unused, most) else 0
 
     def _make_room(self, lease: Lease, n_slots: int) -> None:
         """Free slots by eviction; if that is too little, from reserves of others, oldest first."""

@@ -44,6 +44,7 @@ class Keeper(Protocol):
     def round_up(self, n_tokens: int) -> int: ...
     def round_down(self, n_tokens: int) -> int: ...
     def take_private(self, lease: Lease, n_slots: int, ahead: int) -> Slots | None: ...
+    def take_free(self, lease: Lease, n_slots: int) -> Slots | None: ...
     def insert(self, lease: Lease, upto: int) -> Inserted: ...
     def give_back(self, slots: Slots) -> None: ...
     def drop(self, lease: Lease, *, used: bool) -> None: ...
@@ -87,7 +88,7 @@ class Lease:
         self._acquired_at = keeper.clock.now()
         self.node = node
         self._allocated = node.end
-        self.reserve = 0
+        self.reserve = self._lent = 0
         self._slots: Slots = np.empty(keeper.round_up(max(key.size, node.end)), dtype=np.int32)
         copy_slots(node, self._slots)
         self._tail: list[Extent] = []
@@ -148,9 +149,10 @@ class Lease:
         alone = takewhile(lambda node: node.lock_ref == 1, upward(self.node))
         return self.private_size + sum(node.resident for node in alone)
 
-    def extend(self, n_tokens: int) -> Slots | None:
+    def extend(self, n_tokens: int, *, lent: bool = False) -> Slots | None:
         """(n_tokens,) slots for the next tokens, evicting what is needed, or None: nothing has
-        changed then. Raises LeaseClosedError, CacheError.
+        changed then. lent: slots that are its reserve or free, until `shrink`; nothing is evicted.
+        Raises LeaseClosedError, CacheError.
         """
         self._check_open()
         if n_tokens < 1:
@@ -159,19 +161,40 @@ class Lease:
         stop = self._keeper.round_up(end)
         # A lease for copies has no holds.
         for component, hold in zip(self._keeper.components, self.holds, strict=False):
-            if hold.takes(first, stop) > component.available:
+            room = component.usage().free if lent else component.available
+            if hold.takes(first, stop) > room:
                 return None
         missing = stop - self._allocated
         if missing > 0:
-            more = self._keeper.take_private(self, missing, max(0, self.key.size - end))
+            if lent:
+                more = self._keeper.take_free(self, missing)
+            else:
+                more = self._keeper.take_private(self, missing, max(0, self.key.size - end))
             if more is None:
                 return None
             self._append(more)
+            self._lent += missing * lent
         start, self.length = self.length, end
         self._count_reserve()
         for hold in self.holds:
             hold.extend(first, stop, self._slots)
         return self._slots[start:end]
+
+    def shrink(self, length: int) -> None:
+        """Keep the slots of the first `length` tokens, which are all that is committed at least:
+        those of the others are free again, or reserved, as before they were lent. Raises
+        LeaseClosedError, CacheError.
+        """
+        self._check_open()
+        if not self.committed <= length <= self.length:
+            raise CacheError(f"{length} tokens of {self.committed} committed, {self.length} in all")
+        first, stop = self._keeper.round_up(length), self._keeper.round_up(self.length)
+        for hold in self.holds:
+            hold.shrink(first, stop, self._slots)
+        self.length = length
+        self._count_reserve()
+        self._give_back(min(self._lent, self.reserve))
+        self._lent = 0
 
     def pass_by(self, computed: int) -> None:
         """Give up what no token after the `computed` ones needs of the components."""
@@ -200,11 +223,15 @@ class Lease:
 
     def give_back_reserve(self) -> None:
         """Free the reserve, for other leases."""
-        if self.reserve:
-            end = self._allocated - self.reserve
+        self._give_back(self.reserve)
+
+    def _give_back(self, n_slots: int) -> None:
+        """Free the last of the reserve."""
+        if n_slots:
+            end = self._allocated - n_slots
             slots = self._slots[end : self._allocated].copy()
+            self._tail = self._tail_without(n_slots)
             self._allocated = end
-            self._tail = list(split_runs(self._slots[self.committed : end]))
             self._count_reserve()
             self._keeper.give_back(slots)
 
@@ -263,9 +290,10 @@ class Lease:
             self._path = (version, tuple(path[::-1]))
         if self.length == self.committed:
             return self._path[1]
+        tail = self._tail_without(self._allocated - self.length)
         return (
             *self._path[1],
-            Segment(None, self.committed, self.length, self._tail_extents()),
+            Segment(None, self.committed, self.length, tuple(tail)),
         )
 
     def private_slots(self) -> Slots:
@@ -286,15 +314,13 @@ class Lease:
             else:
                 self._tail.append(run)
 
-    def _tail_extents(self) -> tuple[Extent, ...]:
-        """The runs of the private tokens, without the reserve."""
-        tail = self._tail
-        reserved = self._allocated - self.length
-        while reserved >= (size := tail[-1].stop - tail[-1].start):
-            tail, reserved = tail[:-1], reserved - size
-        if not reserved:
-            return tuple(tail)
-        return (*tail[:-1], Extent(tail[-1].start, tail[-1].stop - reserved))
+    def _tail_without(self, n_slots: int) -> list[Extent]:
+        """The runs of the private slots, without the last ones."""
+        tail, left = [*self._tail], n_slots
+        while left and left >= (size := tail[-1].stop - tail[-1].start):
+            tail.pop()
+            left -= size
+        return [*tail[:-1], Extent(tail[-1].start, tail[-1].stop - left)] if left else tail
 
     def _check_open(self) -> None:
         if self.closed:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -52,8 +52,10 @@ class ScheduledRow:
     up to the end of this step's part; a view, not to be kept. prompt_length: tokens after it were
     generated. remaps: to be applied, in order, before new_slots; the first one brings the cached
     prefix. new_slots: (n_new,) where the new tokens' keys and values go. segments: cover [0, stop)
-    in order. samples: whether a token is drawn from the logits of the last one. state: the slot of
-    its state, which is that after the tokens before `start`; None where a model has none.
+    in order. samples: whether a token is drawn from the logits of the last one. drafted: how many
+    of the last tokens are a draft, which tells nothing yet: a token is drawn before each of these,
+    too. state: the slot of its state, which is that after the tokens before `start`; None where a
+    model has none.
     """
 
     request: GenerateRequest
@@ -66,10 +68,36 @@ class ScheduledRow:
     segments: tuple[Segment, ...]
     samples: bool
     state: int | None = None
+    drafted: int = 0
 
     @property
     def stop(self) -> int:
         return self.tokens.size
+
+    @property
+    def known(self) -> int:
+        """Tokens without its draft."""
+        return self.tokens.size - self.drafted
+
+    def draws(self) -> list[ScheduledRow]:
+        """The row as it is for each token that is drawn of it: with none of its draft, one, ..."""
+        if not self.drafted:
+            return [self]
+        stops = range(self.known, self.stop + 1)
+        return [replace(self, tokens=self.tokens[:stop], drafted=0) for stop in stops]
+
+    def taken(self, drawn: Sequence[int | None]) -> tuple[int, ...]:
+        """The tokens that are as without a draft, of those that were drawn of it: as long as they
+        are what was drafted, and the one that differs; none from a failure on.
+        """
+        taken = []
+        for token, guess in zip(drawn, [*self.tokens[self.known :].tolist(), None], strict=True):
+            if token is None:
+                break
+            taken.append(token)
+            if token != guess:
+                break
+        return tuple(taken)
 
     @property
     def n_new(self) -> int:
@@ -136,9 +164,10 @@ class Failure(NamedTuple):
 
 
 class NewTokens(NamedTuple):
-    """The tokens that a sampled token has become.
+    """The tokens that sampled tokens have become.
 
-    tokens: it, and those that its grammar forces after it; none where it can not be taken. text:
+    tokens: they, up to an end, and those that a grammar forces after; none where they can not be
+    taken. text:
     what of the answer's text is certain by them. stop: the stop string that the last token
     completed. complete: the grammar lets nothing follow. error: why the request can not go on.
     """
@@ -154,19 +183,26 @@ class NewTokens(NamedTuple):
 class StepResult:
     """The result of a step, in the order of the batch's rows; the mappings are by row position.
 
-    tokens: the sampled token, or None for a row that does not sample, or failed. failed: rows whose
-    numbers are not finite; it does not affect the others. logprobs: for rows that sample and asked
-    for them. prompt_logprobs: of the prompt tokens start + 1 ... (as far as they are prompt, and
-    not before the first that is wanted), for rows that asked for them. kv_bytes_read: keys and
-    values that attention read, over all layers; kv_bytes_of_rows: had each row read its own
-    context. known: tokens after a row's sampled one that need not be asked for, as a replay has
-    them; they are taken like those that a grammar forces.
+    tokens: the sampled token, or None for a row that does not sample, or failed. more: tokens that
+    were sampled after it, where a draft was right. failed: rows whose numbers are not finite; it
+    does not affect the others. logprobs: for rows that sample and asked for them. prompt_logprobs:
+    of the prompt tokens start + 1 ... (as far as they are prompt, and not before the first that is
+    wanted), for rows that asked for them. kv_bytes_read: keys and values that attention read, over
+    all layers; kv_bytes_of_rows: had each row read its own context. known: tokens after a row's
+    sampled one that need not be asked for, as a replay has them; they are taken like those that a
+    grammar forces.
     """
 
     tokens: tuple[int | None, ...]
-    logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    more: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
     prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
     failed: Mapping[int, Failure] = field(default_factory=dict)
     kv_bytes_read: int = 0
     kv_bytes_of_rows: int = 0
     known: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def drawn(self, row: int) -> tuple[int, ...]:
+        """All tokens that were sampled for a row, by its position."""
+        token = self.tokens[row]
+        return () if token is None else (token, *self.more.get(row, ()))

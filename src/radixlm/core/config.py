@@ -22,6 +22,7 @@ from radixlm.core.flags import (
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Quantization = Literal["int8", "fp8", "int4"]
 KVCacheDtype = Literal["auto", "int8"]
+Speculation = Literal["auto", "tree", "eagle3", "mtp", "off"]
 ModelImpl = Literal["auto", "radixlm", "transformers"]
 DiskWritePolicy = Literal["selective", "evict", "all", "off"]
 SchedulePolicy = Literal[
@@ -30,6 +31,8 @@ SchedulePolicy = Literal[
 # OpenMP ends the process, without a word, where it can not have as many as it was asked for.
 _MOST_THREADS = 1024
 _MOST_RANKS = 64
+# Of speculative algorithms, those that need heads of a model.
+_LATER = ("eagle3", "mtp")
 # What several ranks do not know yet.
 _ALONE = ("lora_paths", "deterministic", "disk_cache", "host_kv_tokens")
 _PAGE_SIZE = Rule(
@@ -209,6 +212,14 @@ class EngineConfig:
     disable_jump_forward: bool = flag(
         False, "Ask the model for every token of an answer, those that its grammar forces too."
     )
+    speculative_algorithm: Speculation = flag(
+        "off",
+        "Where drafts come from, tokens that are computed along and count if they are what is "
+        "drawn, so that answers stay the same: tree, of what was written before; auto, the same, "
+        "as many as pay by what steps take; off, none.",
+        one_of(get_args(Speculation)),
+    )
+    speculative_num_draft_tokens: int = flag(8, "Most tokens of a draft.", integer(1, 64))
     deterministic: bool = flag(
         False,
         "A request's tokens and log-probabilities have the same bits alone and in company, from "
@@ -230,6 +241,11 @@ class EngineConfig:
             )
         self._check_stores()
         self._check_ranks()
+        if self.speculative_algorithm in _LATER:
+            raise ConfigError(
+                f"--speculative-algorithm {self.speculative_algorithm} is not there yet: no heads "
+                "are loaded; auto and tree draft from texts"
+            )
         if self.deterministic and self.device.startswith("cuda"):
             raise ConfigError("--deterministic is for CPUs; it does not go with --device cuda")
 

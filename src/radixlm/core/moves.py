@@ -73,13 +73,6 @@ class StateBlocks(NamedTuple):
         """How many marks the path of a checkpoint after these has."""
         return -n_tokens % self.block_tokens + self.per_state * self.block_tokens
 
-    def whole(self, path: Key) -> Key:
-        """A path; where it is a part of a checkpoint's, the whole blocks of tokens alone."""
-        end = tokens_of(path)
-        if path.size in (end, end + self.size(end)):
-            return path
-        return path[: end - end % self.block_tokens]
-
     def own(self, n_tokens: int) -> int:
         """The room that it takes, in tokens, beside the whole blocks of its own."""
         return n_tokens % self.block_tokens + self.size(n_tokens)

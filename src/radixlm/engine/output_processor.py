@@ -62,7 +62,7 @@ class AnswerState:
 
     def take(self, token: int, known: tuple[int, ...] = ()) -> NewTokens:
         """Go on by a sampled token and what is forced after it, to the first end there is. known:
-        what follows it in any case, where there is no grammar.
+        what follows it, where there is no grammar.
         """
         if self.matcher is None:
             return self._push([token, *known[: self._room - 1]])
@@ -178,10 +178,10 @@ class OutputProcessor:
             batch.masks.bits.result()  # a matcher is left alone until its mask is made
         return {
             row.request.request_id: self.answers[row.request.request_id].take(
-                token, result.known.get(place, ())
+                drawn[0], drawn[1:] + result.known.get(place, ())
             )
-            for place, (row, token) in enumerate(zip(batch.rows, result.tokens, strict=True))
-            if token is not None
+            for place, row in enumerate(batch.rows)
+            if (drawn := result.drawn(place))
         }
 
     def complete(self, output: RequestOutput) -> RequestOutput:

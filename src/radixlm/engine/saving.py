@@ -274,9 +274,8 @@ class Saving:
         size = self._tier.block_tokens
         for path in news.added:
             if (namespace := _unpacked(path.namespace)) is not None:
-                # Once it runs, others are at work on the rest of a part; at the start it goes.
-                known = self._tier.sizes.whole(path.tokens) if news.complete else path.tokens
-                self._tier.stored(known, namespace, 0, known.size, windows=path.windows, exact=True)
+                upto, windows = path.tokens.size, path.windows
+                self._tier.stored(path.tokens, namespace, 0, upto, windows=windows, exact=True)
         for path in news.gone:
             if (namespace := _unpacked(path.namespace)) is not None:
                 self._tier.gone(path.tokens, namespace, path.tokens.size - size)

@@ -13,10 +13,11 @@ from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.eviction import EvictionPolicy
 from radixlm.core.clock import Clock
 from radixlm.core.config import EngineConfig
+from radixlm.drafts.own_text import OwnText
 from radixlm.engine.engine_core import EngineCore, Runner
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
-from radixlm.scheduler import Scheduler, WaitingRoom, make_order
+from radixlm.scheduler import Drafting, DraftPolicy, Scheduler, WaitingRoom, make_order
 from radixlm.structured_output import MaskFiller
 from radixlm.text.tokenizer import Tokenizer
 
@@ -64,6 +65,17 @@ def make_cache(
     )
 
 
+def _drafting(
+    config: EngineConfig, cache: RadixCache, short_length: int | None, clock: Clock | None
+) -> Drafting | None:
+    """None where the config wants no drafts, or states could not be taken back."""
+    if config.speculative_algorithm == "off" or cache.states is not None:
+        return None
+    policy = DraftPolicy() if config.speculative_algorithm == "auto" else None
+    most = config.speculative_num_draft_tokens
+    return Drafting([OwnText()], most, policy, short_length=short_length, clock=clock)
+
+
 def make_core(
     config: EngineConfig,
     cache: RadixCache,
@@ -91,6 +103,7 @@ def make_core(
         tiers=tiers,
         short_length=short_length,
         checkpoint_interval=config.state_checkpoint_interval,
+        drafting=_drafting(config, cache, short_length, clock),
         sink=journal.note,
         clock=clock,
     )

@@ -20,7 +20,15 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, offset, order_of, processor_has
+from radixlm.kernels.vectors import (
+    MOST_LANES,
+    Lanes,
+    emitted,
+    offset,
+    order_of,
+    processor_has,
+    vectors_and_rest,
+)
 
 _INT64 = ir.IntType(64)
 UNIT_BYTES = 4
@@ -177,3 +185,26 @@ def paired(builder: ir.IRBuilder, one: Any, other: Any, into: Any) -> None:
     lower = builder.bitcast(ops.load(one, 0, bfloat16=True), ops.integers)
     upper = builder.bitcast(ops.load(other, 0, bfloat16=True), ops.integers)
     ops.store(builder.or_(builder.lshr(lower, ops.all_integer(16)), upper), into, 0)
+
+
+@emitted(types.void, *[types.int64] * 3)
+def widen(builder: ir.IRBuilder, numbers: Any, count: Any, into: Any) -> None:
+    """Write bfloat16 numbers as float32."""
+    for ops, index in vectors_and_rest(builder, count):
+        made = ops.load(offset(builder, numbers, index, 2), 0, bfloat16=True)
+        ops.store(made, offset(builder, into, index, 4), 0)
+
+
+@emitted(types.void, *[types.int64] * 4)
+def widen_pairs(builder: ir.IRBuilder, units: Any, count: Any, lanes: Any, into: Any) -> None:
+    """Write units of pairs, `lanes` each, as twice as many units of one float32 number."""
+    ops, zero = Lanes(builder, VECTOR_LANES), ir.Constant(_INT64, 0)
+    step = ir.Constant(_INT64, VECTOR_LANES)
+    with cgutils.for_range(builder, count) as unit:
+        start = builder.mul(unit.index, lanes)
+        with cgutils.for_range_slice(builder, zero, lanes, step, _INT64) as (lane, _):
+            at = offset(builder, units, builder.add(start, lane), UNIT_BYTES)
+            place = builder.add(builder.mul(start, ir.Constant(_INT64, 2)), lane)
+            for vector in ops.widened(ops.load_pairs(at, 0)):
+                ops.store(vector, offset(builder, into, place, UNIT_BYTES), 0)
+                place = builder.add(place, lanes)

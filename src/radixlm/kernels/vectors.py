@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from inspect import Parameter, Signature
@@ -29,9 +30,13 @@ class BFloat(ir.Type):  # type: ignore[misc]
 
 def processor_has(feature: str) -> bool:
     """Whether numba compiles for an extension of x86, by LLVM's name for it."""
-    features = config.CPU_FEATURES
-    features = get_host_cpu_features() if features is None else features
-    return f"+{feature}" in features.split(",")
+    return f"+{feature}" in _features(config.CPU_FEATURES)
+
+
+@functools.cache
+def _features(chosen: str | None) -> frozenset[str]:
+    """The extensions that numba is to use; by default the machine's."""
+    return frozenset((get_host_cpu_features() if chosen is None else chosen).split(","))
 
 
 def has_bfloat16() -> bool:
@@ -109,10 +114,7 @@ floats, halves = _numbers_at(types.float32, _FLOAT), _numbers_at(types.uint16, _
 
 
 def _counter(place: int) -> Any:
-    """count(counters): add 1 to what all threads count there; returns what it was before.
-
-    counters: a kernel's first argument.
-    """
+    """count(a kernel's first argument): add 1 to what all threads count; returns what it was."""
 
     @emitted(types.int64, types.int64)
     def count(builder: ir.IRBuilder, counters: Any) -> Any:

@@ -33,7 +33,7 @@ from torch import Tensor
 from radixlm.kernels.amx import TILE_UNITS, has_tiles
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
-from radixlm.kernels.strips import UNIT_BYTES, VECTOR_LANES, Strip
+from radixlm.kernels.strips import UNIT_BYTES, VECTOR_LANES, Strip, widen, widen_pairs
 from radixlm.kernels.vectors import (
     Lanes,
     emitted,
@@ -44,7 +44,6 @@ from radixlm.kernels.vectors import (
     processor_has,
     take_unit,
     thread_number,
-    vectors_and_rest,
 )
 from radixlm.products.compiled import GateKind, gate_product
 from radixlm.products.tile_products import TILE_VECTORS, make_tile_rows
@@ -52,13 +51,14 @@ from radixlm.products.tile_products import TILE_VECTORS, make_tile_rows
 Form = Literal["tiles", "vectors"]
 # Vectors of a panel; sums of a strip, such that they stay in registers.
 _STRIP_VECTORS, _SUMS = 3, 24 if processor_has("avx512f") else 12
-# The same of a strip of so few rows that memory is what it waits for.
+# The same of a strip of so few rows that memory is what it waits for. One row has them by meeting
+# several panels at once: a sum waits for the product before it.
 _FEW_SUMS = 6
 # Rows of a unit; fewer where threads would have fewer units than this.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT = 256, 32
 _UNITS_PER_THREAD, _LEAST_UNITS = 2, 4
-# Panels of a unit. With few rows, which wait for memory, threads have more units.
-_PANELS_PER_UNIT = {"tiles": 16, "vectors": 1}
+# Panels of a unit of tiles. With few rows, which wait for memory, threads have more units.
+_PANELS_PER_UNIT = 16
 _FEW_ROWS, _FEW_ROWS_UNITS = 64, 8
 # They stay in the second cache, beside their rows.
 _CACHED_BYTES = 768 << 10
@@ -123,7 +123,8 @@ class PanelProduct:
         lanes, numbers = vectors * VECTOR_LANES, 2 if pairs else 1
         self._panels, self._bias = _packed(weight, bias, lanes, numbers)
         fit = max(_CACHED_BYTES * self._panels.shape[0] // self._panels.nbytes, 1)
-        self._most = {form: min(_PANELS_PER_UNIT[form], fit) for form in forms}
+        most = {"tiles": _PANELS_PER_UNIT, "vectors": _FEW_SUMS // vectors}
+        self._most = {form: min(most[form], fit) for form in forms}
         self._team = team()
         self._kernel = functools.partial(
             product_kernel, vectors=vectors, pairs=pairs, halves=dtype == torch.bfloat16
@@ -236,12 +237,12 @@ def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tu
 def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind | None) -> Any:
     """rows(args, begin, count, first, last, ahead, scratch): see `product_kernel`."""
     lanes, element, height = vectors * VECTOR_LANES, 2 if halves else 4, _SUMS // vectors
-    columns, low = lanes // 2 if gate else lanes, max(_FEW_SUMS // vectors, 1)
-    tall, short = (
-        _make_vector_strip(vectors, each, pairs=pairs, halves=halves, gate=gate)
-        for each in (height, low)
-    )
-    wide = _make_vector_strip(vectors, height, pairs=False, halves=halves, gate=gate)
+    columns, low = lanes // 2 if gate else lanes, _FEW_SUMS // vectors
+    bias_bytes = lanes * UNIT_BYTES
+    make = functools.partial(_make_vector_strip, vectors, halves=halves, gate=gate)
+    tall, short = (make(each, pairs=pairs) for each in (height, low))
+    one = make(1, panels=low, pairs=pairs)
+    wide = make(height, pairs=False)
     widens = _widens(pairs=pairs)
 
     @inner
@@ -253,10 +254,17 @@ def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind
         widened = widens and count >= _LEAST_WIDENED
         if widens:
             x, x_stride = scratch, 2 * units * UNIT_BYTES
+        if count == 1:
+            whole = min(last, args.outputs // columns)
+            while first + low <= whole:
+                weights, bias = args.panels + first * panel_bytes, args.bias + first * bias_bytes
+                into = args.into + begin * stride + first * columns * element
+                one(x, 0, 0, weights, units, bias, into, 0)
+                first += low
         for panel in range(first, last):
             column = min(panel * columns, args.outputs - columns)
             weights = args.panels + panel * panel_bytes
-            bias = args.bias + panel * lanes * UNIT_BYTES
+            bias = args.bias + panel * bias_bytes
             if widened:
                 place = scratch + args.height * x_stride
                 widen_pairs(weights, units, lanes, place)
@@ -279,38 +287,17 @@ def widened_size(height: int, lanes: int, units: int) -> int:
     return 2 * units * UNIT_BYTES * (height + lanes)
 
 
-@emitted(types.void, *[types.int64] * 3)
-def widen(builder: ir.IRBuilder, numbers: Any, count: Any, into: Any) -> None:
-    """Write bfloat16 numbers as float32."""
-    for ops, index in vectors_and_rest(builder, count):
-        made = ops.load(offset(builder, numbers, index, 2), 0, bfloat16=True)
-        ops.store(made, offset(builder, into, index, 4), 0)
-
-
-@emitted(types.void, *[types.int64] * 4)
-def widen_pairs(builder: ir.IRBuilder, units: Any, count: Any, lanes: Any, into: Any) -> None:
-    """Write units of pairs, `lanes` each, as twice as many units of one float32 number."""
-    ops, zero = Lanes(builder, VECTOR_LANES), ir.Constant(_INT64, 0)
-    step = ir.Constant(_INT64, VECTOR_LANES)
-    with cgutils.for_range(builder, count) as unit:
-        start = builder.mul(unit.index, lanes)
-        with cgutils.for_range_slice(builder, zero, lanes, step, _INT64) as (lane, _):
-            at = offset(builder, units, builder.add(start, lane), UNIT_BYTES)
-            place = builder.add(builder.mul(start, ir.Constant(_INT64, 2)), lane)
-            for vector in ops.widened(ops.load_pairs(at, 0)):
-                ops.store(vector, offset(builder, into, place, UNIT_BYTES), 0)
-                place = builder.add(place, lanes)
-
-
 def _make_vector_strip(
-    vectors: int, height: int, *, pairs: bool, halves: bool, gate: GateKind | None
+    vectors: int, height: int, *, panels: int = 1, pairs: bool, halves: bool, gate: GateKind | None
 ) -> Any:
-    """strip(x, x_stride, last, panel, units, bias, into, stride): `height` rows at x times a panel;
-    rows beyond the `last` one are that one again, and leave the same result in the same place.
+    """strip(x, x_stride, last, panel, units, bias, into, stride): `height` rows at x times some
+    panels; rows beyond the `last` one are that one again, and leave the same result in the same
+    place.
 
     pairs: units are pairs of bfloat16 numbers; halves: results are bfloat16.
     """
     panel_row = vectors * VECTOR_LANES * UNIT_BYTES
+    result_row = panel_row // (2 if halves else 1) // (2 if gate else 1)
 
     @emitted(types.void, *[types.int64] * 8)
     def strip(builder: ir.IRBuilder, *values: Any) -> None:
@@ -319,16 +306,25 @@ def _make_vector_strip(
 
         x, x_stride, last, panel, units, bias, into, stride = values
         widened = _widens(pairs=pairs)
-        sums = Strip(builder, height, vectors, pairs=pairs, lanes=VECTOR_LANES, widened=widened)
-        sums.take_one(bias)
+        make = functools.partial(Strip, pairs=pairs, lanes=VECTOR_LANES, widened=widened)
+        sums = [make(builder, height, vectors) for _ in range(panels)]
+        starts = [panel]
+        for n, each in enumerate(sums):
+            each.take_one(builder.add(bias, ir.Constant(_INT64, n * panel_row)))
+            starts.append(offset(builder, starts[n], units, panel_row))
         x_rows = rows_until(builder, x, x_stride, last, height)
         with cgutils.for_range(builder, units) as loop:
-            ahead = offset(builder, panel, loop.index, panel_row)
-            for line in range(0, panel_row, 64):
-                prefetch_line(builder, builder.add(ahead, ir.Constant(_INT64, _AHEAD_BYTES + line)))
-            sums.add(x_rows, panel, ir.Constant(_INT64, panel_row), loop.index)
+            for start, _ in zip(starts, sums, strict=False):
+                ahead = builder.add(start, ir.Constant(_INT64, _AHEAD_BYTES))
+                ahead = offset(builder, ahead, loop.index, panel_row)
+                for line in range(0, panel_row, 64):
+                    prefetch_line(builder, builder.add(ahead, ir.Constant(_INT64, line)))
+            for start, each in zip(starts, sums, strict=False):
+                each.add(x_rows, start, ir.Constant(_INT64, panel_row), loop.index)
         rows = rows_until(builder, into, stride, last, height)
-        sums.store(rows, bfloat16=halves, join=through)
+        for n, each in enumerate(sums):
+            places = [builder.add(row, ir.Constant(_INT64, n * result_row)) for row in rows]
+            each.store(places, bfloat16=halves, join=through)
 
     return strip
 

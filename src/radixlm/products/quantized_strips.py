@@ -92,8 +92,8 @@ class StripKind(NamedTuple):
 
     @property
     def taken_off(self) -> int:
-        """The part of `zero` that is taken off sums: none where codes less 128 are multiplied, and 0 is
-        there. Sums of groups fit a float32 with and without it: both give the same bits.
+        """The part of `zero` that is taken off sums: none where codes less 128, which is that of 0,
+        are multiplied. Sums of groups fit a float32 with and without it: both give the same bits.
         """
         small = self.group <= _MOST_EXACT
         return 0 if self.is_centred and self.zero == MIDDLE[8] and small else self.zero

@@ -47,7 +47,8 @@ def _put(row: ScheduledRow, numbers: list[int], slots: list[npt.NDArray[np.int32
     wanted = _NONE if params.prompt_logprobs is None else params.prompt_logprobs
     is_long = bool(row.request.namespace.long_rope)
     numbers += (row.row, row.start, row.stop, row.prompt_length, row.samples, is_long)
-    numbers += (wanted, params.logprob_start_len, len(row.remaps), len(row.segments))
+    numbers += (row.drafted, wanted, params.logprob_start_len)
+    numbers += (len(row.remaps), len(row.segments))
     slots += (row.tokens[row.start :], row.new_slots)
     for remap in row.remaps:
         numbers += (remap.start, remap.slots.size)
@@ -83,7 +84,7 @@ class _Slots:
 
 def _row(numbers: Iterator[int], slots: _Slots) -> ScheduledRow:
     row, start, stop, prompt_length, samples, is_long = (next(numbers) for _ in range(6))
-    wanted, first_wanted, n_remaps, n_segments = (next(numbers) for _ in range(4))
+    drafted, wanted, first_wanted, n_remaps, n_segments = (next(numbers) for _ in range(5))
     tokens = np.zeros(stop, dtype=np.int32)
     tokens[start:] = slots.take(stop - start)
     new_slots = slots.take(stop - start)
@@ -102,6 +103,7 @@ def _row(numbers: Iterator[int], slots: _Slots) -> ScheduledRow:
         tuple(remaps),
         tuple(_segment(numbers) for _ in range(n_segments)),
         bool(samples),
+        drafted=drafted,
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import isnan
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -30,6 +30,11 @@ from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.logits_processors import forbid_kernel
 from radixlm.runner.sampler import sample, token_logprobs
 
+Draw = Callable[
+    [Tensor, Sequence[ScheduledRow], tuple[Sequence[int], npt.NDArray[np.int32]] | None],
+    list[int | None],
+]
+
 
 class PromptLogits(NamedTuple):
     """Rows [first, first + len(targets)) of all logits predict these tokens of a prompt; row: the
@@ -47,7 +52,7 @@ class ForwardBatch:
 
     token_ids, positions, slots: (tokens,) int64. positions: see `Rotary`.
     logit_rows: (n,) int64, tokens whose logits are wanted: first the last token of each row in
-        `sampling`, in that order, then those of `prompts`.
+        `sampling`, in that order, with what is drafted, then those of `prompts`.
     sampling: places in the batch of the rows that sample.
     """
 
@@ -68,9 +73,9 @@ class ForwardBatch:
         rows = batch.rows
         ends = np.cumsum([row.n_new for row in rows], dtype=np.int64)
         sampling = tuple(i for i, row in enumerate(rows) if row.samples)
-        wanted = [ends[list(sampling)] - 1]
+        wanted = [np.arange(ends[i] - rows[i].drafted - 1, ends[i]) for i in sampling]
         prompts = []
-        count = len(sampling)
+        count = sum(map(len, wanted))
         for i, row in enumerate(rows):
             targets = _prompt_targets(row)
             if targets:
@@ -83,7 +88,7 @@ class ForwardBatch:
             token_ids=_joined((row.tokens[row.start :] for row in rows), device),
             positions=_joined((_positions(row, short_start) for row in rows), device),
             slots=_joined((row.new_slots for row in rows), device),
-            logit_rows=_joined(wanted, device),
+            logit_rows=_joined(wanted or [ends[:0]], device),
             sampling=sampling,
             prompts=tuple(prompts),
         )
@@ -150,7 +155,7 @@ class ModelRunner:
 
     deterministic: attention gives a token the same bits in any company; ConfigError where there is
     no such. The same of products was decided when the model was packed. adapters: those that rows
-    may have.
+    may have. draw: chooses tokens, as `sample` does.
     """
 
     def __init__(
@@ -164,8 +169,10 @@ class ModelRunner:
         adapters: AdapterShelf | None = None,
         sound: Sound | None = None,
         states: StatePool | None = None,
+        draw: Draw = sample,
     ) -> None:
         self._states = states
+        self._draw = draw
         self._sound = kv_pool.sound if sound is None else sound
         self._kv_pool = kv_pool
         self._model = model
@@ -196,7 +203,8 @@ class ModelRunner:
         if not batch.rows:
             return StepResult(tokens=())
         forward, plan, logits = self.compute(batch)
-        tokens, logprobs = _sampled(batch, forward, logits)
+        drawn, logprobs = _sampled(batch, forward, logits, self._draw)
+        tokens = [next(iter(drawn.get(place, ())), None) for place in range(len(batch.rows))]
         prompt_logprobs = _prompt_logprobs(batch, forward, logits)
         failed = [
             place
@@ -206,6 +214,7 @@ class ModelRunner:
         ]
         return StepResult(
             tokens=tuple(tokens),
+            more=MappingProxyType({i: its[1:] for i, its in drawn.items() if its[1:]}),
             logprobs=MappingProxyType(logprobs),
             prompt_logprobs=MappingProxyType(prompt_logprobs),
             failed=MappingProxyType({place: self._failure(batch.rows[place]) for place in failed}),
@@ -266,7 +275,7 @@ class ModelRunner:
         """
         if self._states is not None:
             return 0  # a state is what all tokens before it made of it
-        slots, pool = self._req_to_token.table[row.row, : row.stop].long(), self._kv_pool
+        slots, pool = self._req_to_token.table[row.row, : row.known].long(), self._kv_pool
         sound = self._sound(slots)
         if pool.windows is None:
             return sound
@@ -276,29 +285,39 @@ class ModelRunner:
 
 
 def _sampled(
-    batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor
-) -> tuple[list[int | None], dict[int, TokenLogprob]]:
-    """The token of each row of the batch, and by row its log-probabilities where they are asked
-    for.
+    batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor, draw: Draw
+) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[TokenLogprob, ...]]]:
+    """The tokens of each row of the batch that samples, and by row their log-probabilities where
+    they are asked for.
     """
-    rows = [batch.rows[i] for i in forward.sampling]
-    asked = [i for i, row in enumerate(rows) if row.request.params.logprobs is not None]
+    draws = [(place, row) for place in forward.sampling for row in batch.rows[place].draws()]
+    places, rows = [place for place, _ in draws], [row for _, row in draws]
+    asked = {place for place, row in draws if row.request.params.logprobs is not None}
     masks = None
     scores = logits[: len(rows)]
     if batch.masks is not None:
-        masks = [forward.sampling.index(p) for p in batch.masks.places], batch.masks.bits.result()
-        if not set(asked).isdisjoint(masks[0]):
+        masks = [places.index(p) for p in batch.masks.places], batch.masks.bits.result()
+        if not asked.isdisjoint(batch.masks.places):
             scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
-    sampled = sample(scores, rows, masks)
-    tokens: list[int | None] = [None] * len(batch.rows)
-    for place, token in zip(forward.sampling, sampled, strict=True):
-        tokens[place] = token
-    asked = [i for i in asked if sampled[i] is not None]
-    if not asked:
-        return tokens, {}
-    tops = [rows[i].request.params.logprobs or 0 for i in asked]
-    made = token_logprobs(logits[asked], [sampled[i] or 0 for i in asked], tops)
-    return tokens, {forward.sampling[i]: entry for i, entry in zip(asked, made, strict=True)}
+    sampled = iter(draw(scores, rows, masks))
+    taken = {
+        place: (row := batch.rows[place]).taken([*islice(sampled, 1 + row.drafted)])
+        for place in forward.sampling
+    }
+    wanted = [
+        (place, places.index(place) + index, token)
+        for place in forward.sampling
+        if place in asked
+        for index, token in enumerate(taken[place])
+    ]
+    logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
+    if wanted:
+        at = [at for _, at, _ in wanted]
+        tops = [rows[each].request.params.logprobs or 0 for each in at]
+        made = token_logprobs(logits[at], [token for _, _, token in wanted], tops)
+        for (place, _, _), entry in zip(wanted, made, strict=True):
+            logprobs[place] = (*logprobs.get(place, ()), entry)
+    return taken, logprobs
 
 
 def _prompt_logprobs(

@@ -8,6 +8,7 @@ thresholds are (rows, 1) float32; a token is kept when it is not below.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -109,7 +110,7 @@ def sample(
         forbid(logits, *masks)
     best = _argmax(logits)
     peaks = logits.gather(1, best[:, None])
-    finite: list[bool] = peaks.isfinite().flatten().tolist()
+    finite = [math.isfinite(peak) for peak in peaks.flatten().tolist()]
     drawn = [i for i, row in enumerate(rows) if finite[i] and not row.request.params.greedy]
     # Drawing makes a few copies of the logits: bounded, some rows at a time.
     block = max(1, BLOCK_BYTES // (4 * logits.shape[1]))

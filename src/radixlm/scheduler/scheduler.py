@@ -12,6 +12,7 @@ from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.keys import Slots
 from radixlm.core.reports import Arrived, EventSink, Finished, Retracted, Scheduled
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
+from radixlm.scheduler.drafting import Drafting
 from radixlm.scheduler.fairness import DecodeTurns
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
 from radixlm.scheduler.restoring import Tiers
@@ -40,7 +41,7 @@ class Scheduler:
 
     Used by one thread; `abort` and `add` come between steps. tiers: restore what requests of `room`
     share, where there is a store. short_length: see `Namespace.of_length`.
-    checkpoint_interval: see `Checkpoints`.
+    checkpoint_interval: see `Checkpoints`. drafting: what drafts tokens, where drafts are wanted.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Scheduler:
         tiers: Tiers | None = None,
         short_length: int | None = None,
         checkpoint_interval: int = 0,
+        drafting: Drafting | None = None,
         sink: EventSink = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
@@ -74,6 +76,7 @@ class Scheduler:
         self.counters = Counters()
         self.tiers = tiers
         self._short_length = short_length
+        self.drafting = drafting or Drafting((), 0)
         self.checkpoints = Checkpoints(room, checkpoint_interval)
 
     @property
@@ -143,7 +146,8 @@ class Scheduler:
             if budget > 0 and state.lease is not None:
                 budget -= self._give(state, state.lease.extend(min(state.wanted, budget)), parts)
         if not crowded:
-            self._admit(parts, budget)
+            budget = self._admit(parts, budget)
+            self.drafting.add(parts, budget)
         states = {state.running_lease: state for state in parts}
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
         rows = tuple(scheduled_row(state, parts[state]) for state in ordered)
@@ -159,10 +163,11 @@ class Scheduler:
         grown: what the sampled tokens have become, by request; those that are not in there are
         taken as they are.
         """
+        self.drafting.computed(batch)
         news = []
         for index, row in enumerate(batch.rows):
             state = self._running[row.request.request_id]
-            state.computed = row.stop
+            state.computed = row.known
             self.counters.computed_tokens += row.n_new
             if index in result.failed:
                 news.append(self._fail(state, result.failed[index]))
@@ -176,11 +181,13 @@ class Scheduler:
             if row.stop == state.stop:
                 state.kept = row.stop
                 state.running_lease.checkpoint()
-            state.running_lease.pass_by(row.stop)
-            token = result.tokens[index]
-            if token is not None:
-                new = grown.get(row.request.request_id) or NewTokens((token,))
-                news.append(self._take(state, new, result.logprobs.get(index)))
+            drawn = result.drawn(index)
+            new = grown.get(row.request.request_id) or NewTokens(drawn)
+            if row.drafted:
+                self.drafting.settle(state, drawn, new)
+            state.running_lease.pass_by(state.computed)
+            if drawn:
+                news.append(self._take(state, new, result.logprobs.get(index, ())))
         return news
 
     def _plan(self, held: Container[str], *, admits: bool) -> Plan:
@@ -335,7 +342,7 @@ class Scheduler:
         return slots
 
     def _take(
-        self, state: RequestState, new: NewTokens, logprob: TokenLogprob | None
+        self, state: RequestState, new: NewTokens, logprobs: tuple[TokenLogprob, ...]
     ) -> RequestOutput:
         """Append the new tokens and end the request where it ends."""
         first = state.output_tokens == 0
@@ -348,7 +355,7 @@ class Scheduler:
             self._finish(state, reason)
         elif state.outgrows(self._short_length):
             self._retract(state)  # to be computed anew: all its keys turn in another way now
-        return state.output(new, reason, matched, logprob, first=first)
+        return state.output(new, reason, matched, logprobs, first=first)
 
     def _fail(self, state: RequestState, failure: Failure) -> RequestOutput:
         """End a request whose numbers are not finite; what they spoiled leaves the cache."""

@@ -245,7 +245,7 @@ class RequestState:
         new: NewTokens = NO_TOKENS,
         reason: FinishReason | None = None,
         matched: str | int | None = None,
-        logprob: TokenLogprob | None = None,
+        logprobs: tuple[TokenLogprob, ...] = (),
         *,
         first: bool = False,
     ) -> RequestOutput:
@@ -258,7 +258,7 @@ class RequestState:
             cached_tokens=self.cached_tokens or 0,
             finish_reason=reason,
             matched_stop=matched,
-            logprobs=() if logprob is None else (logprob,),
+            logprobs=logprobs[: len(new.tokens)],
             prompt_logprobs=tuple(self.prompt_logprobs) if first else (),
             error=new.error,
             miss=self.miss if first else None,
@@ -295,6 +295,7 @@ def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
         new_slots=slots,
         remaps=remaps,
         segments=lease.segments(),
-        samples=stop == state.n_tokens,
+        samples=stop >= state.n_tokens,
+        drafted=max(stop - state.n_tokens, 0),
         **lease.row_fields(),
     )

@@ -50,11 +50,15 @@ class FakeRunner:
         for row, print_ in zip(batch.rows, prints, strict=True):
             self._compare(row, print_)
         allowed = _allowed(batch, self._vocab_size)
-        tokens: list[int | None] = []
+        drawn: list[tuple[int, ...]] = []
         for place, (row, print_) in enumerate(zip(batch.rows, prints, strict=True)):
             choices = allowed.get(place, range(self._vocab_size))
-            tokens.append(int(choices[int(print_[-1]) % len(choices)]) if row.samples else None)
-        return StepResult(tuple(tokens))
+            places = [int(each) % len(choices) for each in print_[row.known - 1 :]]
+            drawn.append(row.taken([int(choices[at]) for at in places]) if row.samples else ())
+        return StepResult(
+            tuple(next(iter(its), None) for its in drawn),
+            more={place: its[1:] for place, its in enumerate(drawn)},
+        )
 
     def pack(self, slots: Slots, windows: Slots) -> list[npt.NDArray[np.uint64]]:
         """The content of these slots, and of these window slots, where there are some; a copy, as a

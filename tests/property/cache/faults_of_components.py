@@ -191,7 +191,7 @@ def the_checkpoint_that_is_worth_most_goes(worth, self, slot):
 @around(StateSlots, "worth")
 def checkpoints_go_by_their_last_use_alone(_worth, self, slot):
     """sglang #36935: of a long prompt those go first that others would begin with."""
-    return self.last_use(slot)
+    return self.last_used[slot]
 
 
 @around(ReuseChances, "of")

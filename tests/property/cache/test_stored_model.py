@@ -81,12 +81,11 @@ class Side:
             held.path = (held.path[0], held.path[1][:end])
 
     def lose(self, item: Blocks, *, spare: bool) -> None:
-        for name, tokens in reversed(list(item.paths(self.size))):
-            path = (name, tuple(tokens.tolist()))
-            assert path in self.blocks
-            assert not spare or path not in self.locked()
-            self.blocks.remove(path)
-            assert not any(before(path, other) for other in self.blocks)
+        path = (item.namespace, tuple(item.tokens[: item.start + self.size].tolist()))
+        gone = {other for other in self.blocks if before(path, other)}
+        assert path in gone
+        assert not spare or not gone & self.locked()
+        self.blocks -= gone
 
 
 class StoredMachine(RuleBasedStateMachine):
@@ -146,7 +145,8 @@ class StoredMachine(RuleBasedStateMachine):
             }
             dropped = drop_leaf(most)
             last = parts.dropped[-1]
-            assert keys[last.namespace, tuple(last.tokens.tolist())] == first
+            path = (last.namespace, tuple(last.tokens.tolist()))
+            assert any(key == first for leaf, key in keys.items() if before(path, leaf))
             return dropped
 
         parts.drop_leaf = checked  # type: ignore[method-assign]

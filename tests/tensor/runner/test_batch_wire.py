@@ -18,7 +18,9 @@ CPU = torch.device("cpu")
 
 
 def batch() -> ScheduledBatch:
-    """A row of a chunk, one that decodes, and one whose prompt's log-probabilities are wanted."""
+    """A row of a chunk, one that decodes, one whose prompt's log-probabilities are wanted, and one
+    with a draft.
+    """
     chunk = make_row(range(10, 17), start=2, table_row=4, prompt=range(10, 30), samples=False)
     path = (
         Segment(7, 0, 4, (Extent(3, 5), Extent(9, 11))),
@@ -30,14 +32,24 @@ def batch() -> ScheduledBatch:
     asked = SamplingParams(prompt_logprobs=2, logprob_start_len=3)
     last = make_row(range(9), start=0, params=asked)
     long = replace(decoding.request, namespace=Namespace(long_rope="long"))
-    return ScheduledBatch((chunk, replace(decoding, request=long), last))
+    drafted = replace(make_row(range(5), start=2, table_row=2), drafted=2)
+    return ScheduledBatch((chunk, replace(decoding, request=long), last, drafted))
 
 
 def test_what_is_computed_is_the_same() -> None:
     given = batch()
     taken = unpacked(packed(given))
     for mine, its in zip(given.rows, taken.rows, strict=True):
-        for name in ("row", "start", "stop", "n_new", "prompt_length", "samples", "segments"):
+        for name in (
+            "row",
+            "start",
+            "stop",
+            "n_new",
+            "prompt_length",
+            "samples",
+            "drafted",
+            "segments",
+        ):
             assert getattr(its, name) == getattr(mine, name), name
         assert its.new_slots.tolist() == mine.new_slots.tolist()
         assert its.tokens[its.start :].tolist() == mine.tokens[mine.start :].tolist()
@@ -71,5 +83,5 @@ def test_every_field_is_known() -> None:
     assert {item.name for item in fields(ScheduledBatch)} == {"rows", "masks", "windows", "states"}
     assert {item.name for item in fields(ScheduledRow)} == {
         *("request", "row", "tokens", "start", "prompt_length", "new_slots", "remaps"),
-        *("segments", "samples", "state"),
+        *("segments", "samples", "state", "drafted"),
     }

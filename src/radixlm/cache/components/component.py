@@ -64,6 +64,11 @@ class ComponentHold(ABC):
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:  # noqa: B027
         """Give up what no token after the first `computed` needs. Nothing, where all is kept."""
 
+    def shrink(self, first: int, stop: int, slots: Slots) -> None:  # noqa: B027
+        """Give up what tokens [first, stop), whole pages, have taken. Nothing, where tokens have no
+        slots.
+        """
+
     @abstractmethod
     def release(self, committed: int, slots: Slots, *, used: bool) -> None:
         """Give up all, but private slots of tokens: those are freed with the pool's, by `drop`.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import nsmallest
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,8 @@ from radixlm.core.misses import MissReason
 
 # What one request needs to begin: the checkpoint that it was found with, and a state of its own.
 ALONE = 2
-# Those that make room are looked for together, one of sixteen slots.
-_AT_ONCE = 16
+# Those that make room are looked for together, one of sixteen slots, and those that come next.
+_AT_ONCE, _AHEAD = 16, 64
 
 
 class StateSlots(Component, TreeObserver):
@@ -55,10 +57,11 @@ class StateSlots(Component, TreeObserver):
         self._tree = tree
         self._node: dict[int, TreeNode] = {}  # by slot
         # Of each slot: when it was used last, and how often a lease went on from it.
-        self._last, self._found = [0] * capacity, [0] * capacity
+        self.last_used, self._found = [0] * capacity, [0] * capacity
         self._uses = 0
         self._chances = ReuseChances()
         self._to_go: list[tuple[float, int]] = []  # (worth, slot), the least last
+        self._ahead = 0  # how many of them are not evicted before others are looked for
         self._free = list(range(capacity))[::-1]
         self._copies: dict[int, int] = {}  # from where, by slot
         tree.watch(self)
@@ -156,7 +159,7 @@ class StateSlots(Component, TreeObserver):
     def use(self, slot: int) -> None:
         """A checkpoint is used now, or would have been left by one more."""
         self._uses += 1
-        self._last[slot] = self._uses
+        self.last_used[slot] = self._uses
 
     def found(self, source: Slots) -> None:
         """A lease goes on from a checkpoint."""
@@ -181,36 +184,43 @@ class StateSlots(Component, TreeObserver):
         as are looked for at once. Raises CacheError.
         """
         while True:
-            if not self._to_go:
+            if len(self._to_go) <= self._ahead:
                 self._look_for_some()
+            if not self._to_go:
+                raise CacheError("all checkpoints of states are locked")
             worth, slot = self._to_go.pop()
-            node = self._node.get(slot)
-            if node is not None and not self.locks[slot] and self.worth(slot) <= worth:
+            if self._goes(worth, slot):
                 break
+        node = self._node[slot]
         self.evicted += 1
         self._chances.gone(node, self._found[slot])
         self._give_up(node)
         self._tree.changed(node)
         self._tree.merge(node)
 
+    def first(self) -> list[TreeNode]:
+        """The nodes of unlocked checkpoints that go next, first first: of _AHEAD, or some fewer.
+        O(_AHEAD), amortised as `evict`.
+        """
+        going = list(islice(self._going(), _AHEAD))
+        if 2 * len(going) < min(_AHEAD, len(self.at) - self.locked):
+            self._look_for_some()
+            going = list(islice(self._going(), _AHEAD))
+        return going
+
+    def _going(self) -> Iterator[TreeNode]:
+        return (self._node[slot] for worth, slot in self._to_go[::-1] if self._goes(worth, slot))
+
     def _look_for_some(self) -> None:
         """Find those that go next. What raises one's worth later keeps it."""
-        self._to_go = self._worst(1 + self.capacity // _AT_ONCE)[::-1]
-        if not self._to_go:
-            raise CacheError("all checkpoints of states are locked")
-
-    def first(self, most: int) -> list[TreeNode]:
-        """The nodes of up to `most` unlocked checkpoints, those that go first first."""
-        return [self._node[slot] for _, slot in self._worst(most)]
-
-    def _worst(self, most: int) -> list[tuple[float, int]]:
-        """Unlocked checkpoints that are worth least: (worth, slot)."""
+        some = 1 + self.capacity // _AT_ONCE
         worths = ((self.worth(slot), slot) for slot in self._node if not self.locks[slot])
-        return nsmallest(most, worths)
+        self._to_go = nsmallest(some + _AHEAD, worths)[::-1]
+        self._ahead = max(len(self._to_go) - some, 0)
 
-    def last_use(self, slot: int) -> float:
-        """The use of a checkpoint that was the last, as uses are counted."""
-        return self._last[slot]
+    def _goes(self, worth: float, slot: int) -> bool:
+        """Whether it can go, and is worth no more than when it was found."""
+        return slot in self._node and not self.locks[slot] and self.worth(slot) <= worth
 
     def worth(self, slot: int) -> float:
         """The tokens that would be computed again without it, times the chance of that."""
@@ -220,7 +230,7 @@ class StateSlots(Component, TreeObserver):
             above = above.parent
         tokens = node.end - (0 if above is None else above.end)
         chance = self._chances.of(node, self._found[slot])
-        return tokens * chance / (self._uses - self._last[slot] + 1)
+        return tokens * chance / (self._uses - self.last_used[slot] + 1)
 
     def changed(self, node: TreeNode) -> None:
         if node in self.at and node.absent:

@@ -185,9 +185,9 @@ class StoredTier:
     def _stored_checkpoint(self, path: Key, end: int, namespace: Hashable, start: int) -> None:
         """A checkpoint after `end` tokens, the first of a path, is stored from `start` on."""
         key, whole = path[:end], self._parts.floor(end)
-        if not end or path.size != end + self.sizes.size(end):  # of a part there is no use
+        if not end or path.size != end + self.sizes.size(end):
+            # Another process writes the rest; what a kill has left of one goes with its tokens.
             self.stored(path, namespace, start, whole)
-            self._parts.dropped.append(Blocks(namespace, path.copy(), whole))
             return
         if self._checkpoint_after(key, namespace) is not None:
             return

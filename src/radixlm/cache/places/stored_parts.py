@@ -26,11 +26,6 @@ class Blocks(NamedTuple):
     tokens: Key
     start: int
 
-    def paths(self, block_tokens: int) -> Iterator[tuple[Hashable, Key]]:
-        """Each block's path, up to its own end: views, front first."""
-        for end in range(self.start + block_tokens, self.tokens.size + 1, block_tokens):
-            yield self.namespace, self.tokens[:end]
-
 
 class StoredPart:
     """The part of a node that a place has, as an EvictionOrder wants it. lock_ref: reads and writes
@@ -104,7 +99,7 @@ class StoredParts(TreeObserver):
     checkpoints: by their nodes. loose: nodes that may join their children since one went.
 
     by_id: by the node's id. blocks, locked: how many there are, and those under locks. dropped:
-    blocks that are no longer counted, to be deleted there.
+    blocks that are no longer counted, to be deleted there with all that go on from them.
     """
 
     def __init__(
@@ -188,7 +183,12 @@ class StoredParts(TreeObserver):
         self._settle(part)
 
     def drop_checkpoint(self, node: TreeNode) -> None:
-        """Drop what is stored of the checkpoint at a node's end, if anything."""
+        """Drop the checkpoint at a node's end."""
+        self._name(node, node.end)
+        self._lose_checkpoint(node)
+        self._tidy(node)
+
+    def _lose_checkpoint(self, node: TreeNode) -> None:
         part = self.checkpoints.pop(node, None)
         if part is None:
             return
@@ -196,11 +196,20 @@ class StoredParts(TreeObserver):
         self.blocks -= self._taken_by(node)
         if part.lock_ref:
             self.locked -= self._taken_by(node)
-        path = self.sizes.path(path_tokens(node))
-        self.dropped.append(Blocks(node.namespace, path, self.floor(node.end)))
         self.by_id[node.id].live -= 1
         self.loose.append(node)
-        self._tidy(node)
+
+    def _name(self, node: TreeNode, position: int) -> bool:
+        """Have the first block deleted that ends in a node after `position`, with all that go on
+        from it; or a checkpoint's. Whether there is such a block. O(end).
+        """
+        first = self.floor(position)
+        there = first < self.floor(self.end(node))
+        if there or node in self.checkpoints:
+            first = first if there else self.floor(node.end)
+            path = path_tokens(node) if there else self.sizes.path(path_tokens(node))
+            self.dropped.append(Blocks(node.namespace, path[: first + self.block_tokens], first))
+        return there
 
     def _taken_by(self, node: TreeNode) -> int:
         """Blocks that a checkpoint at a node's end takes."""
@@ -226,12 +235,15 @@ class StoredParts(TreeObserver):
 
     def drop_after(self, node: TreeNode, position: int) -> None:
         """Drop all blocks that end after `position` (in the node, from the root) in it or below."""
-        for below in reversed(list(self._stored_below(node))):
-            self.drop_checkpoint(below)
-            self._drop(below, below.start)
-        if node.end > position:
-            self.drop_checkpoint(node)
-        self._drop(node, position)
+        named = set[TreeNode | None]()
+        parts = [node, *self._stored_below(node)]
+        for at in parts:
+            if at.parent in named or self._name(at, max(position, at.start)):
+                named.add(at)
+        for at in reversed(parts):
+            self._lose_checkpoint(at)
+            stored = self.floor(max(position, at.start)) - at.start
+            self._resize(at, min(max(stored, 0), at.stored[self.place]))
         self._tidy(node)
 
     def _tidy(self, node: TreeNode) -> None:
@@ -341,12 +353,6 @@ class StoredParts(TreeObserver):
                 if child.id in self.by_id:
                     yield child
                     ends.append(child)
-
-    def _drop(self, node: TreeNode, position: int) -> None:
-        last, first = self.floor(self.end(node)), self.floor(position)
-        if first < last:
-            self.dropped.append(Blocks(node.namespace, path_tokens(node)[:last], first))
-        self._resize(node, min(node.stored[self.place], max(first - node.start, 0)))
 
     def _resize(self, node: TreeNode, stored: int) -> None:
         """Change how much of a node is stored; parents are to be stored first, and go last."""

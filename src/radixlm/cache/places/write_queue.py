@@ -82,7 +82,7 @@ class WriteQueue(TreeObserver):
         if tree.evictable_size + tree.protected_size > self._full:
             yield from tree.order.first(_LOOKED_AT)
         if states is not None and states.usage().free <= (1 - FULL) * states.capacity:
-            yield from states.first(_LOOKED_AT)
+            yield from states.first()
 
     def _used_up(self, nodes: Iterable[TreeNode]) -> Iterator[TreeNode]:
         """The nodes; each leaves the queue when the next one is wanted."""

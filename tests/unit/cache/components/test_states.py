@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -38,6 +39,12 @@ def moved(states: StateSlots) -> list[tuple[int, int]]:
 
 def serve(cache: RadixCache, key: list[int], *checkpoints: int) -> int:
     """A whole request that leaves checkpoints after so many tokens; how many it found."""
+    found = serve_unchecked(cache, key, *checkpoints)
+    check(cache)
+    return found
+
+
+def serve_unchecked(cache: RadixCache, key: list[int], *checkpoints: int) -> int:
     lease = cache.acquire(key)
     found = lease.cached
     for end in (*checkpoints, len(key)):
@@ -46,7 +53,6 @@ def serve(cache: RadixCache, key: list[int], *checkpoints: int) -> int:
         if end in checkpoints:
             lease.checkpoint()
     lease.release()
-    check(cache)
     return found
 
 
@@ -233,6 +239,28 @@ def test_what_is_left_of_places_that_are_never_used_makes_room() -> None:
         serve(cache, [*examples[number % 8], 500 + number, 7], 21, 23)
     found = [serve(cache, [*each, 999]) for each in examples]
     assert found == [21] * 8
+
+
+def test_those_that_go_next_are_looked_for_once_in_many_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cache, states = make(states=800, capacity=4000)
+    for prompt in range(800):
+        serve_unchecked(cache, [prompt, 1], 1)
+    looked = Counter[int]()
+    worth = StateSlots.worth
+
+    def counted(self: StateSlots, slot: int) -> float:
+        looked[slot] += 1
+        return worth(self, slot)
+
+    monkeypatch.setattr(StateSlots, "worth", counted)
+    for _ in range(50):
+        first, evicted = states.first(), states.evicted
+        assert len(first) == 64
+        states.evict()
+        assert (states.evicted, first[0] in states.at) == (evicted + 1, False)
+    assert looked.total() < 50 * 80 + 2 * 800
 
 
 def test_a_locked_checkpoint_never_goes_and_extend_says_that_there_is_no_room() -> None:

@@ -99,7 +99,7 @@ class TestBooks:
     def test_blocks_behind_a_gap_are_refused(self, tier: StoredTier) -> None:
         tier.stored(KEY, None, B, 2 * B)
         [refused] = tier.take_dropped()
-        assert [tokens.size for _, tokens in refused.paths(B)] == [2 * B]
+        assert (refused.tokens.size, refused.start) == (2 * B, B)
         assert tier.usage().free == tier.capacity
 
     def test_reservations_are_in_blocks_and_bounded(self, tier: StoredTier) -> None:

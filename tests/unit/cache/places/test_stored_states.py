@@ -71,6 +71,8 @@ def test_as_many_checkpoints_of_one_path_go_as_there_are() -> None:
     assert tier.restorable(key, None) == key.size
     tier.gone(key, None, 0)
     assert tier.usage().free == tier.capacity
+    [dropped] = tier.take_dropped()  # all others go on from it: their paths are not copied
+    assert dropped.tokens.tolist() == key[:B].tolist()
 
 
 def test_room_is_made_by_whole_checkpoints() -> None:
@@ -86,14 +88,16 @@ def test_room_is_made_by_whole_checkpoints() -> None:
     check(cache)
 
 
-def test_a_part_of_a_checkpoint_is_of_no_use() -> None:
-    """It was being written when its process ended."""
+def test_a_part_of_a_checkpoint_is_of_no_use_and_goes_with_its_tokens() -> None:
+    """It is being written, or was when its process ended."""
     _, tier = make()
     path = tier.sizes.path(KEY[:6])[:-B]
     tier.stored(path, None, 0, path.size)
-    [dropped] = tier.take_dropped()
-    assert (dropped.start, dropped.tokens.size) == (4, 12)
     assert (tier.length_of(KEY, None), tier.restorable(KEY, None)) == (4, 0)
+    assert (tier.usage().evictable, tier.take_dropped()) == (4, [])
+    tier.clear()
+    [dropped] = tier.take_dropped()  # and all that goes on from it
+    assert (dropped.tokens.tolist(), dropped.start) == ([1, 2, 3, 4], 0)
 
 
 def test_a_damaged_block_of_a_state_is_that_checkpoint_s_alone() -> None:

@@ -1,0 +1,1 @@
+"""Drafts: tokens that are likely to come next, from what was written before (ADR 60)."""

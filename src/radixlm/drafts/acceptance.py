@@ -1,0 +1,71 @@
+"""How often drafts are right, by where they are from and how much of them was matched."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from operator import mul
+
+from radixlm.drafts.draft import Draft
+
+# Chances of a draft's first tokens are kept apart, as many as this; all after these are alike.
+DEPTH = 8
+# How often the first drafted token is right, by matched ones from here on, in agents'
+# answers. Counts begin as if WEIGHT drafts had been seen.
+_PRIOR = {0: 0.3, 1: 0.25, 2: 0.38, 3: 0.5, 4: 0.58, 6: 0.65, 8: 0.7, 12: 0.75, 16: 0.85, 32: 0.95}
+_WEIGHT = 8
+# Each further token: the chance that it is wrong is that of the one before, times this.
+_SURER = 0.75
+# Counts are halved here, so that older drafts count less and less.
+_ENOUGH = 1024
+_BUCKETS = tuple(_PRIOR)
+
+
+class Acceptance:
+    """Counts of drafted tokens that were drawn, given that all before them in their draft were.
+
+    By a draft's source and by how many tokens had matched, in buckets, and by place in the draft:
+    a token counts as drafted only if its turn came.
+
+    >>> seen = Acceptance()
+    >>> first = seen.chances(Draft((1, 2), "tree", 4))
+    >>> for _ in range(100):
+    ...     seen.learn(Draft((1, 2), "tree", 4), accepted=1)
+    >>> later = seen.chances(Draft((1, 2), "tree", 4))
+    >>> later[0] > 0.9 > first[0], later[1] < 0.1 < first[1]
+    (True, True)
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], tuple[list[float], list[float]]] = {}
+
+    def chances(self, draft: Draft) -> list[float]:
+        """The chance of each token of a draft that it is drawn, and all before it."""
+        right, drafted = self._of(draft.source, draft.matched)
+        given = [many / of for many, of in zip(right, drafted, strict=True)]
+        given += given[-1:] * (len(draft.tokens) - DEPTH)
+        return list(accumulate(given[: len(draft.tokens)], mul))
+
+    def expected(self, draft: Draft) -> float:
+        """How many tokens of a draft are drawn, on average."""
+        return sum(self.chances(draft))
+
+    def learn(self, draft: Draft, accepted: int) -> None:
+        """Count a draft that was verified, of which the first `accepted` tokens were drawn."""
+        right, drafted = self._of(draft.source, draft.matched)
+        for place in range(min(accepted + 1, len(draft.tokens))):
+            at = min(place, DEPTH - 1)
+            right[at] += place < accepted
+            drafted[at] += 1
+            if drafted[at] > _ENOUGH:
+                right[at] /= 2
+                drafted[at] /= 2
+
+    def _of(self, source: str, matched: int) -> tuple[list[float], list[float]]:
+        """Tokens that were right, and tokens in all, by place in the draft."""
+        bucket = next(size for size in reversed(_BUCKETS) if size <= matched)
+        counts = self._counts.get((source, bucket))
+        if counts is None:
+            wrong = 1 - _PRIOR[bucket]
+            right = [_WEIGHT * (1 - wrong * _SURER**place) for place in range(DEPTH)]
+            counts = self._counts[source, bucket] = right, [float(_WEIGHT)] * DEPTH
+        return counts

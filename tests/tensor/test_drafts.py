@@ -1,0 +1,132 @@
+"""Engines with drafts give the same answers as without."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radixlm import Engine, SamplingParams
+from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.request import RequestOutput
+from radixlm.drafts.draft import Draft
+from radixlm.drafts.own_text import OwnText
+from radixlm.runner.model_runner import ModelRunner
+from radixlm.testing.reference import make_checkpoint
+
+PROMPTS = [[2, 3, 4, 5] * 8, [*range(2, 30), 50, 51, *range(2, 20)], [7, 8, 9] * 5]
+GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
+# Penalties, bias and stops depend on all tokens before.
+ADJUSTED = SamplingParams(
+    max_tokens=24,
+    temperature=0.3,
+    seed=3,
+    min_tokens=6,
+    stop_token_ids=(5, 11),
+    frequency_penalty=-0.6,
+    presence_penalty=0.2,
+    repetition_penalty=1.05,
+    logit_bias={7: 1.5, 9: -1.0},
+    ignore_eos=True,
+)
+DRAWN = [
+    SamplingParams(max_tokens=24, temperature=0.2, top_p=0.9, seed=seed, ignore_eos=True)
+    for seed in range(3)
+]
+SCORED = SamplingParams(
+    max_tokens=24, temperature=0, logprobs=2, prompt_logprobs=0, ignore_eos=True
+)
+
+
+class Oracle:
+    """Drafts what was answered before, every third token of it wrong in some drafts; and counts the
+    tokens that steps saved.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.saved = 0
+        self.texts: list[list[int]] = []
+        execute = ModelRunner.execute
+
+        def counted(runner: ModelRunner, batch: ScheduledBatch) -> StepResult:
+            result = execute(runner, batch)
+            self.saved += sum(map(len, result.more.values()))
+            return result
+
+        patch.setattr(ModelRunner, "execute", counted)
+        patch.setattr(OwnText, "propose", self.propose)
+
+    def propose(self, _namespace: Hashable, tokens: Sequence[int], most: int) -> Draft | None:
+        known = list(tokens)
+        for text in self.texts:
+            if text[: len(known)] == known and len(text) > len(known):
+                draft = text[len(known) :][:most]
+                if len(known) % 4 == 0:
+                    draft[2::3] = [3] * len(draft[2::3])
+                return Draft(tuple(draft), "oracle", 4)
+        return None
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    return Oracle(monkeypatch)
+
+
+def answers(
+    oracle: Oracle, folder: Path, **flags: Any
+) -> tuple[list[RequestOutput], list[RequestOutput]]:
+    """With and without drafts."""
+    flags = {"kv_tokens": 1_000, "dtype": "float32", **flags}
+    params = (GREEDY, ADJUSTED, *DRAWN, SCORED)
+    made = []
+    for algorithm in ("off", "tree"):
+        with Engine(str(folder), speculative_algorithm=algorithm, **flags) as engine:
+            made.append([o for its in params for o in engine.generate(PROMPTS, its)])
+        prompts = PROMPTS * len(params)
+        oracle.texts = [[*p, *o.token_ids] for p, o in zip(prompts, made[0], strict=True)]
+    assert oracle.saved > 30
+    return made[0], made[1]
+
+
+def told(outputs: list[RequestOutput]) -> list[tuple[Any, ...]]:
+    return [
+        (o.token_ids, o.text, o.finish_reason, o.matched_stop, [e.token for e in o.logprobs])
+        for o in outputs
+    ]
+
+
+CASES = [
+    ("llama", {}),
+    ("llama", {"page_size": 4}),
+    ("llama", {"quantization": "int4"}),
+    ("llama", {"kv_cache_dtype": "int8"}),
+    ("llama", {"kv_tokens": 120}),
+    ("gemma3_text", {"swa_full_tokens_ratio": 0.2}),
+    ("mixtral", {}),
+    ("deepseek_v3", {}),
+    ("gpt_oss", {}),
+]
+
+
+@pytest.mark.parametrize(("family", "flags"), CASES, ids=str)
+@pytest.mark.usefixtures("checked_steps")
+def test_the_same_answers(
+    tmp_path: Path, oracle: Oracle, family: str, flags: dict[str, Any]
+) -> None:
+    plain, drafted = answers(oracle, make_checkpoint(tmp_path, family), **flags)
+    assert told(drafted) == told(plain)
+    # Of keys in bytes, single rows and several are multiplied in other ways.
+    near = 1e-2 if "kv_cache_dtype" in flags else 1e-4
+    for ours, theirs in zip(drafted, plain, strict=True):
+        both = zip(ours.logprobs, theirs.logprobs, strict=True)
+        assert all(a.logprob == pytest.approx(b.logprob, abs=near) for a, b in both)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_same_bits(tmp_path: Path, oracle: Oracle, dtype: str) -> None:
+    folder = make_checkpoint(tmp_path, "llama")
+    plain, drafted = answers(oracle, folder, dtype=dtype, deterministic=True)
+    assert told(drafted) == told(plain)
+    assert [o.logprobs for o in drafted] == [o.logprobs for o in plain]

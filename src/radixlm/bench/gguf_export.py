@@ -25,8 +25,8 @@ _TYPES = {
     torch.float16: GGMLQuantizationType.F16,
     torch.bfloat16: GGMLQuantizationType.BF16,
 }
-# Some merge must be there: one of characters that are tokens.
-_MERGES = ["Ġ w"]
+# Some merge must be there, of tokens to a token: the last word becomes that.
+_MERGE = ("Ġ", "w")
 
 
 def write_gguf(folder: Path, path: Path) -> Path:
@@ -69,14 +69,14 @@ def _add_vocabulary(writer: gguf.GGUFWriter, folder: Path, config: ModelConfig) 
     found = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     vocab: dict[str, int] = found["model"]["vocab"]
     special = {token["content"] for token in found["added_tokens"] if token["special"]}
-    words = sorted(vocab, key=vocab.__getitem__)
+    words = [*sorted(vocab, key=vocab.__getitem__)[:-1], "".join(_MERGE)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(words)
     writer.add_token_types(
         [TokenType.CONTROL if word in special else TokenType.NORMAL for word in words]
     )
-    writer.add_token_merges(_MERGES)
+    writer.add_token_merges([" ".join(_MERGE)])
     writer.add_eos_token_id(min(config.eos_token_ids))
     writer.add_add_bos_token(False)
 

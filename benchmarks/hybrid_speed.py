@@ -30,7 +30,7 @@ import transformers
 from tqdm import tqdm
 
 from benchmarks.rows import show_rows
-from radixlm.bench.quantized_run import PEERS, LlamaSide, OurSide, gguf_file
+from radixlm.bench.quantized_run import PEERS, LlamaSide, OurSide, flags, gguf_file
 from radixlm.bench.tables import append_json, processor
 from radixlm.kernels.openmp import team
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
@@ -142,12 +142,13 @@ def measured(
     with ExitStack() as stack:
         sides: dict[str, Side] = {}
         if python is not None:
-            for kind in PEERS[name]:
-                path = gguf_file(folder, scratch, python, kind)
+            for kind, pure in PEERS[name].items():
+                path = gguf_file(folder, scratch, python, kind, pure=pure)
                 sides[kind] = stack.enter_context(closing(Llama(python, path, threads)))
         if name == "bf16":
             sides["transformers"] = stack.enter_context(closing(Transformers(folder, threads)))
-        sides["ours"] = stack.enter_context(closing(OurSide(folder, name, threads, 4 * CONTEXT)))
+        ours = OurSide(folder, flags(name), threads, 4 * CONTEXT)
+        sides["ours"] = stack.enter_context(closing(ours))
         team().leave()  # this thread's, beside the engine's
         for _ in tqdm(range(rounds + 1), desc=name):
             for work, of in works(draw).items():

@@ -72,7 +72,7 @@ def timed(
         drawn: list[int] = draw.integers(0, vocab, count).tolist()
         return drawn
 
-    with closing(OurSide(path, "bf16", threads)) as ours:
+    with closing(OurSide(path, {"dtype": "bfloat16"}, threads)) as ours:
         made = [QuantizedTimes("gguf", name, 0) for name in ("gguf", "llama.cpp")]
         team().leave()  # see quantized_run.measure
         for _ in range(rounds + 1):

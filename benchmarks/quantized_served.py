@@ -81,8 +81,8 @@ def main() -> int:
             flags += [] if name == "bf16" else ["--quantization", name]
             ours = stack.enter_context(serving(*flags, launcher=("setsid",)))
             servers[f"ours, {name}"] = ours.url, ours.pid
-            for kind in PEERS[name]:
-                path = gguf_file(folder, place, options.llama_python, kind)
+            for kind, pure in PEERS[name].items():
+                path = gguf_file(folder, place, options.llama_python, kind, pure=pure)
                 started = llama(options.llama_server, path, options.threads)
                 servers[f"llama.cpp, {kind}"] = stack.enter_context(started)
         for name, (url, _) in servers.items():

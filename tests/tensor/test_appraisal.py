@@ -77,7 +77,7 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "each"), [("Q8_0", 1.0625), ("Q4_1", 0.625), ("IQ4_NL", 1.0625), ("F16", 2)]
+    ("kind", "each"), [("Q8_0", 1.0625), ("Q4_1", 0.625), ("IQ4_NL", 0.5625), ("F16", 2)]
 )
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_gguf_file_s_memory(tmp_path: Path, kind: str, each: float, tied: bool) -> None:

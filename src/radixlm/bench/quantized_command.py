@@ -13,9 +13,19 @@ import torch
 from tqdm import tqdm
 
 from radixlm.bench.machine import Timing, bandwidths
-from radixlm.bench.quantized_run import PEERS, QuantizedTimes, Sizes, bytes_held, load_peak, measure
+from radixlm.bench.quantized_run import (
+    GGUF_TYPES,
+    PEERS,
+    Contest,
+    QuantizedTimes,
+    Sizes,
+    gguf_file,
+    load_peak,
+    measure,
+    of_file,
+    of_format,
+)
 from radixlm.bench.tables import print_table, processor, say
-from radixlm.models import load_config
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
 
 _TIMING = Timing(1.0)
@@ -45,9 +55,14 @@ def shape_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
     "formats",
     multiple=True,
     type=click.Choice(list(PEERS)),
-    default=list(PEERS),
-    show_default=True,
-    help="Of weights; repeatable.",
+    help="Of weights; repeatable. Default: all, or with --gguf none.",
+)
+@click.option(
+    "--gguf",
+    "kinds",
+    multiple=True,
+    type=click.Choice(list(GGUF_TYPES)),
+    help="Type of a GGUF file that llama.cpp makes and both load; repeatable.",
 )
 @click.option("--llama-python", "python", metavar="PATH", help="A Python that has llama_cpp.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="In turns.")
@@ -66,6 +81,7 @@ def command(
     model: str | None,
     shape: str,
     formats: Sequence[str],
+    kinds: Sequence[str],
     python: str | None,
     rounds: int,
     threads: int | None,
@@ -74,25 +90,25 @@ def command(
 ) -> None:
     """Weights in 16, 8 and 4 bits: speed of one stream and of prefill, and memory while loading.
 
-    With --llama-python also llama.cpp with the same weights, in turns. Rates are those of the
-    fastest round. The bound is what reading the weights takes from memory. The last line is JSON.
+    MODEL: a folder, or a GGUF file, which is measured as it is. With --llama-python also llama.cpp
+    with the same weights, in turns. Rates are those of the fastest round. The bound is what reading
+    the weights takes from memory, of a file as many bytes as it has. The last line is JSON.
     """
     threads = threads or torch.get_num_threads()
     read = bandwidths(_TIMING)["read"]
     with tempfile.TemporaryDirectory(prefix="radixlm-bench-") as scratch:
         place = Path(scratch)
         folder = Path(model) if model else write_random_checkpoint(shape, place / shape)
-        with tqdm(total=len(formats) + 1, leave=False) as bar:
-            memory = dict(_memory(folder, formats, place, bar))
+        contests = _contests(folder, formats, kinds, python, place)
+        with tqdm(total=len(contests) + 1, leave=False) as bar:
+            memory = dict(_memory(contests, place, bar))
         with tqdm(leave=False, bar_format="{desc} ({elapsed})") as bar:
             found = measure(
-                folder,
-                formats,
+                contests,
                 threads=threads,
                 rounds=rounds,
                 sizes=Sizes(**sizes),
                 python=python,
-                scratch=place,
                 started=bar.set_description,
             )
     rows = list(_rows(found, read, Sizes(**sizes)))
@@ -114,22 +130,36 @@ def command(
     click.echo(line)
 
 
+def _contests(
+    model: Path, formats: Sequence[str], kinds: Sequence[str], python: str | None, place: Path
+) -> list[Contest]:
+    """The weights that are measured, of a folder or a file. place: where files are written."""
+    if model.suffix == ".gguf":
+        if formats or kinds:
+            raise click.UsageError("a GGUF file is measured as it is, without --format and --gguf")
+        return [of_file(model, python)]
+    if kinds and python is None:
+        raise click.UsageError("llama.cpp makes the files of --gguf: name its --llama-python")
+    formats = formats or ([] if kinds else list(PEERS))
+    files = [gguf_file(model, place, str(python), kind, pure=False) for kind in kinds]
+    made = [of_format(model, name, place, python) for name in formats]
+    return made + [of_file(path, python) for path in files]
+
+
 def _memory(
-    folder: Path, formats: Sequence[str], place: Path, bar: tqdm[Any]
+    contests: Sequence[Contest], place: Path, bar: tqdm[Any]
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """The memory of each format, in MB: the peak of loading, weights held, and what a tiny model
-    takes.
-    """
+    """The memory of each, in MB: the peak of loading, weights held, and what a tiny model takes."""
     bar.set_description("memory of a tiny model")
     tiny = write_random_checkpoint(_EMPTY, place / "no-weights")
-    config = load_config(folder)
-    for name in formats:
+    for contest in contests:
         bar.update()
-        bar.set_description(f"memory of {name}")
-        load_peak(tiny, name)  # compiles what the first load does
-        peak, empty, held = load_peak(folder, name), load_peak(tiny, name), bytes_held(config, name)
+        bar.set_description(f"memory of {contest.name}")
+        load_peak(tiny, contest.flags)  # compiles what the first load does
+        peak, empty = (load_peak(model, contest.flags) for model in (contest.model, tiny))
+        held = contest.bytes_held
         yield (
-            name,
+            contest.name,
             {
                 "peak_mb": round(peak / 1e6, 1),
                 "held_mb": round(held / 1e6, 1),

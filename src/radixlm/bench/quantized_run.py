@@ -8,6 +8,7 @@ make text of it; llama.cpp only computes.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -41,6 +42,11 @@ PEERS: Mapping[str, Mapping[str, bool]] = MappingProxyType(
         "int4": {"Q4_0": True, "Q4_K_M": False},
     }
 )
+# Types of llama.cpp's own files, in which some matrices have more bits.
+GGUF_TYPES = (
+    *("Q2_K", "Q3_K_M", "Q4_0", "Q4_1", "Q4_K_S", "Q4_K_M", "Q5_0", "Q5_1", "Q5_K_M", "Q6_K"),
+    *("Q8_0", "IQ4_NL", "IQ4_XS"),
+)
 CONTEXT = 1024
 _SIDE = Path(__file__).with_name("llama_side.py")
 _PEAK = Path(__file__).with_name("load_peak.py")
@@ -52,6 +58,21 @@ class Sizes(NamedTuple):
     prompt: int = 16
     answer: int = 96
     prefill: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Weights that are measured. model, flags: what our engine loads; bytes_read, bytes_held: of
+    weights, for each token of one stream and in memory; peers: llama.cpp's files by their names,
+    made when they are called for.
+    """
+
+    name: str
+    model: Path
+    flags: Mapping[str, Any]
+    bytes_read: int
+    bytes_held: int
+    peers: Mapping[str, Callable[[], Path]]
 
 
 class MeasuredSide(Protocol):
@@ -92,10 +113,12 @@ class QuantizedTimes:
 
 
 class OurSide:
-    """An engine with weights of a format."""
+    """An engine with these flags."""
 
-    def __init__(self, folder: Path, name: str, threads: int, kv_tokens: int = 2 * CONTEXT) -> None:
-        self._engine = Engine(str(folder), threads=threads, kv_tokens=kv_tokens, **flags(name))
+    def __init__(
+        self, model: Path, flags: Mapping[str, Any], threads: int, kv_tokens: int = 2 * CONTEXT
+    ) -> None:
+        self._engine = Engine(str(model), threads=threads, kv_tokens=kv_tokens, **flags)
 
     def decode(self, prompt: list[int], out: int) -> float:
         """The seconds of a token from the first output on, which may hold several tokens, or all of
@@ -133,9 +156,29 @@ class OurSide:
         self._engine.close()
 
 
-def flags(name: str) -> dict[str, Any]:
-    """The flags of an engine with weights of this format."""
+def flags(name: str) -> dict[str, str | None]:
+    """Flags of an engine for one of our formats."""
     return {"dtype": "bfloat16", "quantization": None if name == "bf16" else name}
+
+
+def of_format(folder: Path, name: str, scratch: Path, python: str | None) -> Contest:
+    """A checkpoint in one of our formats, beside llama.cpp's types of as many bits."""
+    config = load_config(folder)
+    peers = {
+        kind: functools.partial(gguf_file, folder, scratch, str(python), kind, pure=pure)
+        for kind, pure in (PEERS[name].items() if python else ())
+    }
+    return Contest(
+        name, folder, flags(name), bytes_read(config, name), bytes_held(config, name), peers
+    )
+
+
+def of_file(path: Path, python: str | None) -> Contest:
+    """A GGUF file, as it is."""
+    tied = load_config(path).tie_word_embeddings
+    read, held = (_bytes_in(path, tied=head_is_row) for head_is_row in (tied, True))
+    peers: dict[str, Callable[[], Path]] = {path.stem: lambda: path} if python else {}
+    return Contest(path.name, path, {"dtype": "bfloat16"}, read, held, peers)
 
 
 class LlamaSide:
@@ -175,44 +218,36 @@ class LlamaSide:
 
 
 def measure(
-    folder: Path,
-    formats: Sequence[str],
+    contests: Sequence[Contest],
     *,
     threads: int,
     rounds: int,
     sizes: Sizes,
     python: str | None,
-    scratch: Path,
     started: Callable[[str], object] = lambda _name: None,
 ) -> list[QuantizedTimes]:
-    """A checkpoint in all formats and, where there is a python that has llama_cpp, as llama.cpp has
-    it. Those of a format in turns; one more round, before the others, is not counted.
-
-    scratch: where files for llama.cpp are written. started: called with what is done next.
+    """Each of the contests, whose peers a python that has llama_cpp opens, in turns; one more
+    round, before the others, is not counted. started: called with what is done next.
     """
-    config = load_config(folder)
     draw = np.random.default_rng(0)
-
-    def tokens(count: int) -> list[int]:
-        drawn: list[int] = draw.integers(0, config.vocab_size, count).tolist()
-        return drawn
-
     found: list[QuantizedTimes] = []
-    for name in formats:
+    for contest in contests:
+        config = load_config(contest.model)
+        tokens = functools.partial(_drawn, draw, config.vocab_size)
         # One engine at a time: see below.
         with ExitStack() as stack:
-            started(f"loading {name}")
-            ours = stack.enter_context(closing(OurSide(folder, name, threads)))
+            started(f"loading {contest.name}")
+            ours = stack.enter_context(closing(OurSide(contest.model, contest.flags, threads)))
             sides: list[tuple[QuantizedTimes, MeasuredSide]] = [
-                (QuantizedTimes(name, name, bytes_read(config, name)), ours)
+                (QuantizedTimes(contest.name, contest.name, contest.bytes_read), ours)
             ]
-            for peer in PEERS[name] if python else ():
+            for peer, made_file in contest.peers.items():
                 started(f"loading {peer}")
-                path = gguf_file(folder, scratch, str(python), peer)
+                path = made_file()
                 theirs = stack.enter_context(closing(LlamaSide(str(python))))
                 flash = theirs.ask(do="open", path=str(path), threads=threads, context=CONTEXT)
                 read = _bytes_in(path, tied=config.tie_word_embeddings)
-                sides.append((QuantizedTimes(name, peer, read, flash["flash"]), theirs))
+                sides.append((QuantizedTimes(contest.name, peer, read, flash["flash"]), theirs))
             # Files were made in this thread, and with its idle threads beside the engine's OpenMP
             # would count more than there are processors, and let all sleep.
             team().leave()
@@ -226,17 +261,37 @@ def measure(
     return found
 
 
-def gguf_file(folder: Path, scratch: Path, python: str, kind: str) -> Path:
-    """The checkpoint as a GGUF file in `scratch`, of one of llama.cpp's types."""
-    source, made = scratch / "BF16.gguf", scratch / f"{kind}.gguf"
+def _drawn(draw: np.random.Generator, vocab: int, count: int) -> list[int]:
+    drawn: list[int] = draw.integers(0, vocab, count).tolist()
+    return drawn
+
+
+def gguf_file(folder: Path, scratch: Path, python: str, kind: str, *, pure: bool) -> Path:
+    """The checkpoint as a GGUF file in `scratch`, of one of llama.cpp's types; pure: all matrices,
+    of which it gives some more bits else.
+    """
+    source, made = scratch / "BF16.gguf", scratch / ("pure" if pure else ".") / f"{kind}.gguf"
     if not source.exists():
-        # llama.cpp reads no tokenizer by bytes without merges.
-        write_gguf(folder, source, "BF16", further={"tokenizer.ggml.merges": ["Ġ w"]})
+        bf16_file(folder, source)
+    if kind == "BF16":
+        return source
     if not made.exists():
-        pure = next(peers[kind] for peers in PEERS.values() if kind in peers)
+        made.parent.mkdir(exist_ok=True)
         with closing(LlamaSide(python)) as llama:
             llama.ask(do="quantize", source=str(source), target=str(made), kind=kind, pure=pure)
     return made
+
+
+def bf16_file(folder: Path, path: Path) -> Path:
+    """A checkpoint with made-up words as a GGUF file. llama.cpp reads no such tokenizer without a
+    merge, and ours none to a word that is not there: the last word becomes one.
+    """
+    read = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    vocab: dict[str, int] = json.loads(read)["model"]["vocab"]
+    words = [*sorted(vocab, key=vocab.__getitem__)[:-1], "Ġw"]
+    further = {"tokenizer.ggml.tokens": words, "tokenizer.ggml.merges": ["Ġ w"]}
+    write_gguf(folder, path, "BF16", further=further)
+    return path
 
 
 def bytes_read(config: ModelConfig, name: str) -> int:
@@ -268,8 +323,8 @@ def _bytes_in(path: Path, *, tied: bool) -> int:
     return sum(int(each.n_bytes) for each in tensors if tied or each.name != "token_embd.weight")
 
 
-def load_peak(folder: Path, name: str) -> int:
+def load_peak(model: Path, flags: Mapping[str, Any]) -> int:
     """Bytes by which the most memory of a fresh process grows when it loads an engine."""
-    command = [sys.executable, str(_PEAK), str(folder), json.dumps(flags(name))]
+    command = [sys.executable, str(_PEAK), str(model), json.dumps(dict(flags))]
     said = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
     return int(said.stdout.splitlines()[-1])

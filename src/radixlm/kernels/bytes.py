@@ -50,35 +50,35 @@ def has_dots() -> bool:
 
 
 def are_centred(bits: int) -> bool:
-    """Whether codes of that many bits are multiplied less 128: `add_dots` then leaves out 128 times
-    the sum of the signed bytes.
+    """Whether codes of that many bits are multiplied less 128, see `sizes_and_signed`: products
+    leave out 128 times the sum of the signed bytes.
     """
     return bits == 8 and VECTOR_LANES < MOST_LANES and not has_dots()
 
 
-def add_dots(ops: Lanes, builder: ir.IRBuilder, total: Any, codes: Any, x: Any, bits: int) -> Any:
-    """total + the product of four unsigned codes, below 2^bits (or 32, of 4 bits), with four signed
-    bytes, by lane. All are vectors of `VECTOR_LANES` int32. See `are_centred`.
+def most_paired(bits: int) -> int:
+    """Units of codes of that many bits whose sums of two products each fit 16 bits: 0: of none."""
+    if are_centred(bits):
+        return 1
+    return 0 if bits == 8 else (2**15 - 1) // (2 * 127 * (2**bits - 1))
+
+
+def add_dots(ops: Lanes, builder: ir.IRBuilder, total: Any, codes: Any, x: Any) -> Any:
+    """total + the product of four unsigned codes with four signed bytes, by lane. All are vectors
+    of `VECTOR_LANES` int32.
     """
     width = 32 * VECTOR_LANES
     if has_dots():
         return call(builder, f"llvm.x86.avx512.vpdpbusd.{width}", ops.integers, [total, codes, x])
-    # Two products of full bytes do not fit 16 bits; those of 5 bits do, and 128 x 127 twice.
-    if are_centred(bits):
-        codes, x = _sizes_and_signed(ops, builder, codes, x)
-    if bits == 4 or are_centred(bits):
-        return builder.add(total, sum_pairs(builder, dot_pairs(builder, codes, x)))
-    low = ops.all_integer(0x0F0F0F0F)
-    upper = builder.and_(builder.lshr(codes, ops.all_integer(4)), low)
-    upper, lower = (
+    lower, upper = (
         sum_pairs(builder, dot_pairs(builder, part, x))
-        for part in (upper, builder.and_(codes, low))
+        for part in halves_of_bytes(ops, builder, codes)
     )
     made = builder.shl(upper, ops.all_integer(4))
     return builder.add(total, builder.add(made, lower))
 
 
-def _sizes_and_signed(ops: Lanes, builder: ir.IRBuilder, codes: Any, x: Any) -> tuple[Any, Any]:
+def sizes_and_signed(ops: Lanes, builder: ir.IRBuilder, codes: Any, x: Any) -> tuple[Any, Any]:
     """The sizes of codes less 128, and the bytes of x with the signs of these, so that products
     stay the same.
     """
@@ -118,11 +118,43 @@ def looked_up(ops: Lanes, builder: ir.IRBuilder, table: Sequence[int], codes: An
     return call(builder, f"llvm.x86.{name}", bytes_, operands)
 
 
+def signed_bytes(ops: Lanes, builder: ir.IRBuilder, address: Any, elements: int) -> Any:
+    """Signed bytes, as float32."""
+    kind = ir.VectorType(_INT8, ops.lanes)
+    at = builder.add(address, ir.Constant(_INT64, elements))
+    loaded = builder.load(builder.inttoptr(at, kind.as_pointer()))
+    loaded.align = 1
+    return builder.sitofp(builder.sext(loaded, ops.integers), ops.vector)
+
+
+def planes_of(bits: int) -> tuple[int, ...]:
+    """The widths of the parts that codes of that many bits are stored in, the lowest bits first: a
+    byte has as many codes' part as fit.
+    """
+    return tuple(width for width in (8, 4, 2, 1) if bits & width)
+
+
+def turn_of(bits: int) -> int:
+    """How many codes of that many bits fill whole bytes of each part."""
+    return 8 // planes_of(bits)[-1]
+
+
+def bits_of_bytes(
+    ops: Lanes, builder: ir.IRBuilder, packed: Any, width: int, place: int, into: int
+) -> Any:
+    """`width` bits from a place of each byte on, at another place of it."""
+    if width == 8:
+        return packed
+    shift = ops.all_integer(abs(place - into))
+    if place != into:
+        packed = (builder.lshr if place > into else builder.shl)(packed, shift)
+    mask = 0x01010101 * ((1 << width) - 1 << into)
+    return builder.and_(packed, ops.all_integer(mask - (mask >> 31 << 32)))
+
+
 def halves_of_bytes(ops: Lanes, builder: ir.IRBuilder, codes: Any) -> list[Any]:
     """The lower halves of each byte of a vector and the upper ones, as bytes."""
-    low = ops.all_integer(0x0F0F0F0F)
-    upper = builder.lshr(codes, ops.all_integer(4))
-    return [builder.and_(each, low) for each in (codes, upper)]
+    return [bits_of_bytes(ops, builder, codes, 4, place, 0) for place in (0, 4)]
 
 
 def e4m3_bytes(ops: Lanes, builder: ir.IRBuilder, codes: Any) -> tuple[Any, Any]:

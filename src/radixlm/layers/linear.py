@@ -64,8 +64,8 @@ class Linear:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether it is one call of a worker."""
-        return self.product is not None
+        """Whether it is nothing but calls of workers."""
+        return self.product is not None or isinstance(self._packed, SideBySide)
 
     @property
     def product(self) -> PanelProduct | QuantizedProduct | None:
@@ -185,6 +185,10 @@ class Linear:
             products.append(self._product(piece, choice, bias, None))
             start = stop
 
+        known = [each for each in products if isinstance(each, PanelProduct | QuantizedProduct)]
+        if self.gate is None and len(known) == len(products):
+            return SideBySide(known)
+
         def product(x: Tensor) -> Tensor:
             return torch.cat([each(x) for each in products], dim=1)
 
@@ -200,6 +204,22 @@ class Linear:
             if self.bias is not None:
                 yield f"{name}.bias", self.bias[start : start + size]
             start += size
+
+
+class SideBySide:
+    """Products of the same rows, each a call of a worker, whose results are side by side."""
+
+    def __init__(self, products: Sequence[PanelProduct | QuantizedProduct]) -> None:
+        self._products = products
+        self._widths = [product.outputs for product in products]
+
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """(tokens, in) -> (tokens, out). out: where that is to be, if not in new memory."""
+        if out is None:
+            out = x.new_empty((x.shape[0], sum(self._widths)), dtype=self._products[0].result)
+        for product, part in zip(self._products, out.split(self._widths, dim=1), strict=True):
+            product(x, part)
+        return out
 
 
 class RMSNorm:

@@ -46,6 +46,14 @@ class Cut(NamedTuple):
                 f"--tp-size would part tensor {name!r} at {self.stretches[0]} of {weight.shape[1]} "
                 f"inputs, within a group of {group} that share a scale: take fewer ranks"
             )
-        at = torch.cat([torch.arange(a // group, b // group) for a, b in self.stretches])
-        offsets = None if weight.offsets is None else weight.offsets[:, at]
-        return replace(parts, scales=weight.scales[:, at], offsets=offsets)
+        offsets = None if weight.offsets is None else weight.offsets[:, self._at(group)]
+        steps = weight.steps
+        if steps is not None:
+            whole = not any(edge % weight.block for stretch in self.stretches for edge in stretch)
+            steps = steps[:, self._at(weight.block)] if whole else None
+        scales = weight.scales[:, self._at(group)]
+        return replace(parts, scales=scales, offsets=offsets, steps=steps)
+
+    def _at(self, size: int) -> Tensor:
+        """The places of what as many numbers share."""
+        return torch.cat([torch.arange(a // size, b // size) for a, b in self.stretches])

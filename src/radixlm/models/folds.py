@@ -62,7 +62,7 @@ def _multiplied(weight: QuantizedWeight, factors: float | Tensor) -> QuantizedWe
         return weight
     by = factors.view(-1, 1) if isinstance(factors, Tensor) else factors
     offsets = None if weight.offsets is None else weight.offsets * by
-    return replace(weight, scales=weight.scales * by, offsets=offsets)
+    return replace(weight, scales=weight.scales * by, offsets=offsets, steps=None)
 
 
 def folds_of(config: ModelConfig) -> dict[str, Fold]:

@@ -16,13 +16,14 @@ A block is a stretch of a row; its bytes are fields one after the other, little-
     IQ4_XS  d f16 | 8 scales' high 2 bits | low 4 bits | 256 codes as in IQ4_NL, groups of 32
     MXFP4   an exponent of 2 | 32 codes as in Q4_0, which stand for E2M1 floats
 
-Where nothing is added the code of 0 is moved to the middle, as all symmetric weights have it.
+Types with `d` for 256 values have scales that are multiples of it: `QuantizedWeight.steps`.
 Format: https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-common.h
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
@@ -31,40 +32,61 @@ from numpy.typing import NDArray
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.gguf_file import BlockType
-from radixlm.products.quantized import MIDDLE, QuantizedWeight
+from radixlm.products.quantized import MIDDLE, Numbers, QuantizedWeight
 from radixlm.products.unpacking import parts
 
 _Bytes = NDArray[np.uint8]
 _Floats = NDArray[np.float32]
 _FOUR = np.uint8(4)
-# Codes (blocks, values), scales (blocks, groups), and likewise what is added, if something is.
-_Decoded = tuple[_Bytes, _Floats, _Floats | None]
+
+
+class _Decoded(NamedTuple):
+    """codes: (blocks, values). scales: (blocks, groups), and likewise what is added, if something
+    is. steps: (blocks, 1 or 2), if these are multiples.
+    """
+
+    codes: _Bytes
+    scales: _Floats
+    added: _Floats | None = None
+    steps: _Floats | None = None
+
+
+class _Decoder(NamedTuple):
+    """decode: of blocks (n, bytes). zero: see `QuantizedWeight`."""
+
+    decode: Callable[[_Bytes], _Decoded]
+    bits: int
+    zero: int = 0
+    numbers: Numbers = "int"
 
 
 def quantized_weight(kind: BlockType, data: _Bytes, outputs: int, inputs: int) -> QuantizedWeight:
     """The weight (outputs, inputs) that the blocks of one of DECODERS stand for."""
-    decode, bits, zero = DECODERS[kind.name]
+    decoder = DECODERS[kind.name]
     with np.errstate(all="ignore"):  # what is no number is found by `QuantizedWeight.check`
-        codes, scales, added = decode(data.reshape(-1, kind.nbytes))
+        codes, scales, added, steps = decoder.decode(data.reshape(-1, kind.nbytes))
     return QuantizedWeight(
         torch.from_numpy(codes.reshape(outputs, inputs)),
         torch.from_numpy(scales.reshape(outputs, -1)),
         None if added is None else torch.from_numpy(added.reshape(outputs, -1)),
-        bits,
-        zero,
-        "e2m1" if kind.name == "MXFP4" else "int",
+        decoder.bits,
+        decoder.zero,
+        decoder.numbers,
+        None if steps is None else torch.from_numpy(steps.reshape(outputs, -1, steps.shape[1])),
     )
 
 
 def bytes_per_number(kind: BlockType, dtype: torch.dtype) -> float:
     """Bytes that a number of a product's weight takes in memory, with its part of the scales, which
-    are in 16 bits there. dtype: of those that are made floats.
+    are in 16 bits there, or bytes with steps. dtype: of those that are made floats.
     """
     if kind.name not in DECODERS:
         return dtype.itemsize
-    decode, bits, _ = DECODERS[kind.name]
-    codes, scales, added = decode(np.zeros((1, kind.nbytes), np.uint8))
-    return bits / 8 + 2 * scales.size * (1 if added is None else 2) / codes.size
+    decoder = DECODERS[kind.name]
+    codes, scales, added, steps = decoder.decode(np.zeros((1, kind.nbytes), np.uint8))
+    pairs = 1 if added is None else 2
+    scale_bytes = 2 * scales.size if steps is None else scales.size + 2
+    return decoder.bits / 8 + pairs * scale_bytes / codes.size
 
 
 def widened(kind: BlockType, data: _Bytes, name: str) -> torch.Tensor:
@@ -79,96 +101,104 @@ def widened(kind: BlockType, data: _Bytes, name: str) -> torch.Tensor:
 
 
 def _q8_0(blocks: _Bytes) -> _Decoded:
-    return blocks[:, 2:] ^ np.uint8(128), _halves(blocks[:, :2]), None
+    return _Decoded(blocks[:, 2:] ^ np.uint8(128), _halves(blocks[:, :2]))
 
 
 def _q4_0(blocks: _Bytes) -> _Decoded:
-    return parts(blocks[:, 2:], 16, 4), _halves(blocks[:, :2]), None
+    return _Decoded(parts(blocks[:, 2:], 16, 4), _halves(blocks[:, :2]))
 
 
 def _q4_1(blocks: _Bytes) -> _Decoded:
-    return parts(blocks[:, 4:], 16, 4), _halves(blocks[:, :2]), _halves(blocks[:, 2:4])
+    return _Decoded(parts(blocks[:, 4:], 16, 4), _halves(blocks[:, :2]), _halves(blocks[:, 2:4]))
 
 
 def _q5_0(blocks: _Bytes) -> _Decoded:
     codes = parts(blocks[:, 6:], 16, 4) | _fifth(blocks[:, 2:6])
-    return codes + np.uint8(MIDDLE[8] - 16), _halves(blocks[:, :2]), None
+    return _Decoded(codes, _halves(blocks[:, :2]))
 
 
 def _q5_1(blocks: _Bytes) -> _Decoded:
     codes = parts(blocks[:, 8:], 16, 4) | _fifth(blocks[:, 4:8])
-    return codes, _halves(blocks[:, :2]), _halves(blocks[:, 2:4])
+    return _Decoded(codes, _halves(blocks[:, :2]), _halves(blocks[:, 2:4]))
 
 
 def _q4_k(blocks: _Bytes) -> _Decoded:
-    return parts(blocks[:, 16:], 32, 4), *_scales_and_minima(blocks)
+    return _two_levels(parts(blocks[:, 16:], 32, 4), blocks[:, :4], *_scales_and_minima(blocks))
 
 
 def _q5_k(blocks: _Bytes) -> _Decoded:
     codes = parts(blocks[:, 48:], 32, 4) | parts(blocks[:, 16:48], 32, 1) << _FOUR
-    return codes, *_scales_and_minima(blocks)
+    return _two_levels(codes, blocks[:, :4], *_scales_and_minima(blocks))
 
 
 def _q6_k(blocks: _Bytes) -> _Decoded:
     codes = parts(blocks[:, :128], 64, 4) | parts(blocks[:, 128:192], 32, 2) << _FOUR
-    scales = blocks[:, 192:208].view(np.int8).astype(np.float32)
-    return codes + np.uint8(MIDDLE[8] - 32), _halves(blocks[:, 208:]) * scales, None
+    return _two_levels(codes, blocks[:, 208:], blocks[:, 192:208].view(np.int8))
 
 
 def _q2_k(blocks: _Bytes) -> _Decoded:
     scales, minima = blocks[:, :16] & 0x0F, blocks[:, :16] >> 4
-    added = -_halves(blocks[:, 82:]) * minima.astype(np.float32)
-    codes = parts(blocks[:, 16:80], 32, 2)
-    return codes, _halves(blocks[:, 80:82]) * scales.astype(np.float32), added
+    return _two_levels(parts(blocks[:, 16:80], 32, 2), blocks[:, 80:], scales, minima)
 
 
 def _q3_k(blocks: _Bytes) -> _Decoded:
     third = parts(blocks[:, :32], 32, 1) << np.uint8(2)
     low = parts(blocks[:, 96:104], 8, 4)
     high = parts(blocks[:, 104:108], 4, 2) << _FOUR
-    scales = (low | high).astype(np.float32) - 32
     codes = parts(blocks[:, 32:96], 32, 2) | third
-    return codes + np.uint8(MIDDLE[4] - 4), _halves(blocks[:, 108:]) * scales, None
+    return _two_levels(codes, blocks[:, 108:], _less_32(low | high))
 
 
 def _iq4_nl(blocks: _Bytes) -> _Decoded:
-    return _UNEVEN[parts(blocks[:, 2:], 16, 4)], _halves(blocks[:, :2]), None
+    return _Decoded(parts(blocks[:, 2:], 16, 4), _halves(blocks[:, :2]))
 
 
 def _iq4_xs(blocks: _Bytes) -> _Decoded:
     high = parts(blocks[:, 2:4], 1, 2) << _FOUR
     low = parts(blocks[:, 4:8], 1, 4)
-    scales = (low | high).astype(np.float32) - 32
-    return _UNEVEN[parts(blocks[:, 8:], 16, 4)], _halves(blocks[:, :2]) * scales, None
+    return _two_levels(parts(blocks[:, 8:], 16, 4), blocks[:, :2], _less_32(low | high))
 
 
 def _mxfp4(blocks: _Bytes) -> _Decoded:
     # Of 255, which is no number elsewhere, llama.cpp makes one.
     powers = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 127)
-    return parts(blocks[:, 1:], 16, 4), powers.astype(np.float32), None
+    return _Decoded(parts(blocks[:, 1:], 16, 4), powers.astype(np.float32))
 
 
-# What the codes of IQ4_NL and IQ4_XS stand for, with 0 in the middle of a byte.
-_UNEVEN = np.array(gguf.quants.IQ4_NL.kvalues, np.int8).view(np.uint8) ^ np.uint8(128)
-
-DECODERS: Mapping[str, tuple[Callable[[_Bytes], _Decoded], int, int]] = {
-    "Q4_0": (_q4_0, 4, MIDDLE[4]),
-    "Q4_1": (_q4_1, 4, 0),
-    "Q5_0": (_q5_0, 8, MIDDLE[8]),
-    "Q5_1": (_q5_1, 8, 0),
-    "Q8_0": (_q8_0, 8, MIDDLE[8]),
-    "Q2_K": (_q2_k, 4, 0),
-    "Q3_K": (_q3_k, 4, MIDDLE[4]),
-    "Q4_K": (_q4_k, 4, 0),
-    "Q5_K": (_q5_k, 8, 0),
-    "Q6_K": (_q6_k, 8, MIDDLE[8]),
-    "IQ4_NL": (_iq4_nl, 8, MIDDLE[8]),
-    "IQ4_XS": (_iq4_xs, 8, MIDDLE[8]),
-    "MXFP4": (_mxfp4, 4, 0),
+DECODERS: Mapping[str, _Decoder] = {
+    "Q4_0": _Decoder(_q4_0, 4, 8),
+    "Q4_1": _Decoder(_q4_1, 4),
+    "Q5_0": _Decoder(_q5_0, 5, 16),
+    "Q5_1": _Decoder(_q5_1, 5),
+    "Q8_0": _Decoder(_q8_0, 8, MIDDLE[8]),
+    "Q2_K": _Decoder(_q2_k, 2),
+    "Q3_K": _Decoder(_q3_k, 4, 4),
+    "Q4_K": _Decoder(_q4_k, 4),
+    "Q5_K": _Decoder(_q5_k, 5),
+    "Q6_K": _Decoder(_q6_k, 6, 32),
+    "IQ4_NL": _Decoder(_iq4_nl, 4, numbers="iq4"),
+    "IQ4_XS": _Decoder(_iq4_xs, 4, numbers="iq4"),
+    "MXFP4": _Decoder(_mxfp4, 4, numbers="e2m1"),
 }
 
 
-def _scales_and_minima(blocks: _Bytes) -> tuple[_Floats, _Floats]:
+def _two_levels(
+    codes: _Bytes, steps: _Bytes, scales: NDArray[Any], minima: NDArray[Any] | None = None
+) -> _Decoded:
+    """Scales, and minima, of groups that are multiples of one of their own in float16."""
+    d = _halves(steps[:, :2])
+    if minima is None:
+        return _Decoded(codes, d * scales.astype(np.float32), None, d)
+    least = -_halves(steps[:, 2:])
+    made = d * scales.astype(np.float32), least * minima.astype(np.float32)
+    return _Decoded(codes, *made, np.concatenate((d, least), axis=1))
+
+
+def _less_32(codes: _Bytes) -> NDArray[np.int8]:
+    return codes.view(np.int8) - np.int8(32)
+
+
+def _scales_and_minima(blocks: _Bytes) -> tuple[_Bytes, _Bytes]:
     """The scales and minima of Q4_K and Q5_K: twelve bytes hold 8 scales and 8 minima. The first
     four of each have the low 6 bits of a byte; the others have half a byte, and the two bits that
     are left above those.
@@ -176,10 +206,7 @@ def _scales_and_minima(blocks: _Bytes) -> tuple[_Floats, _Floats]:
     low, high, halves = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate([low & 0x3F, halves & 0x0F | low >> 2 & 0x30], axis=1)
     minima = np.concatenate([high & 0x3F, halves >> 4 | high >> 2 & 0x30], axis=1)
-    return (
-        _halves(blocks[:, :2]) * scales.astype(np.float32),
-        -_halves(blocks[:, 2:4]) * minima.astype(np.float32),
-    )
+    return scales, minima
 
 
 def _halves(field: _Bytes) -> _Floats:

@@ -26,7 +26,7 @@ from radixlm.kernels.openmp import team
 from radixlm.products import quantized_products
 from radixlm.products.compiled import Gate, Gated
 from radixlm.products.panel_products import Form, PanelProduct, forms_of
-from radixlm.products.quantized import Numbers, QuantizedWeight
+from radixlm.products.quantized import BYTES, Numbers, QuantizedWeight
 from radixlm.products.quantized_products import QuantizedProduct
 
 Way = Literal["tiles", "vectors", "onednn", "torch"]
@@ -45,8 +45,8 @@ _FEW, _STEP = 64, 64
 
 class GemmShape(NamedTuple):
     """The shape and types of a weight's product: result and rows by the names of their types.
-    gated: see `Linear`. bits, group, offsets, numbers: of a quantized one, whose rows are timed in
-    the type of the result.
+    gated: see `Linear`. bits and what follows: of a quantized one, see `WeightKind`, whose rows are
+    timed in the type of the result.
     """
 
     outputs: int
@@ -58,6 +58,7 @@ class GemmShape(NamedTuple):
     group: int = 0
     offsets: bool = False
     numbers: Numbers = "int"
+    block: int = 0
 
     @classmethod
     def of(cls, weight: Weight, result: torch.dtype, *, gated: bool = False) -> GemmShape:
@@ -73,7 +74,7 @@ class GemmShape(NamedTuple):
         if not self.bits:
             return self.dtype
         groups = "" if self.group == self.inputs else f"/{self.group}"
-        numbers = "int" if self.numbers == "int" else "fp"
+        numbers = "int" if self.numbers in BYTES else "fp"
         return f"{numbers}{self.bits}{groups}" + ("+offsets" if self.offsets else "")
 
     @property

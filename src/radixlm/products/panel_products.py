@@ -196,7 +196,7 @@ class PanelProduct:
         arguments.rows, arguments.scratch = rows, scratch
         arguments.height, arguments.width = self._unit(rows, form)
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
-        arguments.into = out.data_ptr()
+        arguments.into, arguments.stride = out.data_ptr(), out.stride(0) * out.element_size()
         return worker
 
 
@@ -250,7 +250,7 @@ def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind
         args: Any, begin: int, count: int, first: int, last: int, _ahead: int, scratch: int
     ) -> None:
         units, x, x_stride = args.units, args.x + begin * args.x_stride, args.x_stride
-        stride, panel_bytes = args.outputs * element, units * lanes * UNIT_BYTES
+        stride, panel_bytes = args.stride, units * lanes * UNIT_BYTES
         widened = widens and count >= _LEAST_WIDENED
         if widens:
             x, x_stride = scratch, 2 * units * UNIT_BYTES
@@ -342,7 +342,8 @@ def rows_until(
 
 
 _Arguments = namedtuple(
-    "_Arguments", "counters rows units outputs x x_stride panels bias into scratch height width"
+    "_Arguments",
+    "counters rows units outputs x x_stride panels bias into stride scratch height width",
 )
 
 
@@ -350,9 +351,10 @@ _Arguments = namedtuple(
 def product_kernel(
     form: Form, vectors: int, *, pairs: bool, halves: bool, gate: GateKind | None
 ) -> Callable[[Any], None]:
-    """The kernel of a form. vectors: of a panel. outputs: of the result. height, width: rows and
-    panels of a unit. Of one, `rows` computes `count` rows from `begin` on times the panels
-    [first, last); what is read after them is `ahead`. scratch: the thread's own memory.
+    """The kernel of a form. vectors: of a panel. outputs: of the result, whose rows begin `stride`
+    bytes after each other. height, width: rows and panels of a unit. Of one, `rows` computes
+    `count` rows from `begin` on times the panels [first, last); what is read after them is `ahead`.
+    scratch: the thread's own memory.
     """
     if form == "tiles":
         multiply = make_tile_rows(halves=halves, gate=gate)

@@ -29,6 +29,7 @@ from radixlm.products.gemm_choice import (
     packed,
     ways_of,
 )
+from radixlm.products.quantized import with_ones
 from radixlm.products.quantizing import quantize
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 256, 2048)
@@ -171,7 +172,8 @@ def _sample(shape: GemmShape, dtype: torch.dtype) -> Weight:
     if not shape.bits:
         return weight
     made = quantize(weight, bits=shape.bits, group=shape.group)
-    return replace(made, offsets=made.scales if shape.offsets else None, numbers=shape.numbers)
+    made = replace(made, offsets=made.scales if shape.offsets else None, numbers=shape.numbers)
+    return with_ones(made, shape.block) if shape.block else made
 
 
 def _is_soon(by_rows: Mapping[int, float], rows: int) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from radixlm.kernels.bytes import planes_of, turn_of
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker
 from radixlm.kernels.strips import VECTOR_LANES
@@ -37,93 +38,140 @@ def laid_out(
         numbers = numbers.view(2, -1, VECTOR_LANES).transpose(0, 1).flatten()
     if outputs % LANES:
         numbers = torch.cat([numbers[: outputs // LANES * LANES], numbers[-LANES:]])
-    groups = weight.scales.shape[1]
-    # What has one group is filled up to whole steps of tiles: what is not there counts nothing.
-    padded = inputs if kind.group else -(-inputs // STEP) * STEP
-    group_bytes = kind.head_bytes + padded // groups * LANES * kind.bits // 8
-    panels = torch.zeros((numbers.numel() // LANES, groups, group_bytes), dtype=torch.uint8)
+    blocks, block_bytes = weight.scales.shape[1] // kind.groups, kind.block_bytes
+    if not kind.group:
+        # Filled up to whole steps of tiles: what is not there counts nothing.
+        block_bytes = -(-inputs // STEP) * STEP * LANES * kind.bits // 8
+    shape = numbers.numel() // LANES, blocks, block_bytes
+    panels = torch.zeros(shape, dtype=torch.uint8)
     ends = torch.zeros((panels.shape[0], 2, LANES))
-    codes = weight.codes.contiguous()
-    Worker(
-        codes_kernel(kind.bits, floats=kind.numbers != "int"),
-        rows=panels.shape[0],
-        groups=groups,
-        group=inputs // groups,
-        order=numbers.data_ptr(),
-        codes=codes.data_ptr(),
-        into=panels.data_ptr() + kind.head_bytes,
-        group_bytes=group_bytes,
-    )()
+    _put_codes(weight, numbers, kind, panels)
     for first in range(0, panels.shape[0], _PANELS_AT_ONCE):
         some = slice(first, first + _PANELS_AT_ONCE)
         rows = numbers[first * LANES : some.stop * LANES]
-        offsets = None if weight.offsets is None else weight.offsets[rows]
-        factors = _put_heads(weight.scales[rows], offsets, kind, panels[some])
+        both = [part[rows] for part in (weight.scales, weight.offsets) if part is not None]
+        steps = None if weight.steps is None else weight.steps[rows].unbind(2)
+        factors = _put_heads(both, steps, kind, panels[some])
         ends[some, 0] = factors.view(-1, LANES)
         if bias is not None:
             ends[some, 1] = bias[rows].view(-1, LANES).float()
     return panels.view(panels.shape[0], -1), ends
 
 
-def _put_heads(scales: Tensor, offsets: Tensor | None, kind: StripKind, panels: Tensor) -> Tensor:
-    """Write scales and offsets (outputs, groups) into their panels; returns each output's factor.
-    In a group float16 holds the scales over the row's largest one, to a power of two.
+def _put_codes(weight: QuantizedWeight, order: Tensor, kind: StripKind, panels: Tensor) -> None:
+    """Write codes into panels (panels, blocks, bytes), one part of their bits after the other."""
+    groups, codes = weight.scales.shape[1], weight.codes.contiguous()
+    into = panels.data_ptr() + kind.step_bytes + kind.groups * kind.head_bytes
+    place = 0
+    for width in planes_of(kind.bits):
+        Worker(
+            codes_kernel(kind.bits, width, place, floats=not kind.are_bytes),
+            rows=panels.shape[0],
+            groups=groups,
+            group=weight.group,
+            order=order.data_ptr(),
+            codes=codes.data_ptr(),
+            into=into,
+            group_bytes=kind.units_bytes,
+            of_block=kind.groups,
+            block_bytes=panels.shape[2],
+            panel_bytes=panels.stride(0),
+        )()
+        place += width
+        into += kind.turn * width // 8 * LANES * UNIT
+
+
+def _put_heads(
+    both: Sequence[Tensor], steps: Sequence[Tensor] | None, kind: StripKind, panels: Tensor
+) -> Tensor:
+    """Write scales, and offsets, (outputs, groups) into their panels; returns each output's factor.
+    In a group float16 holds the scales over the row's largest one, to a power of two, or bytes hold
+    them over the steps (outputs, blocks).
     """
     if not kind.group:
-        return scales
-    factors, start = _factors(scales, offsets), 0
-    for values in (scales, offsets):
-        if values is not None:
-            small = values / factors.unsqueeze(1)
-            small = small if kind.scale_bytes == 4 else small.to(torch.float16)
-            small = small.view(len(panels), LANES, -1).transpose(1, 2).contiguous()
-            size = kind.scale_bytes * LANES
-            panels[:, :, start : start + size] = small.view(torch.uint8)
-            start += size
+        return both[0]
+    blocks = panels.shape[1]
+    if steps is None:
+        factors = _factors(both)
+        scales = _by_lanes([each / factors.unsqueeze(1) for each in both], blocks)
+        parts = [scales.half() if kind.scale_bytes == 2 else scales]
+    else:
+        factors = torch.ones(len(both[0]))
+        small = [_multiples(each, step) for each, step in zip(both, steps, strict=True)]
+        parts = [_by_lanes(steps, blocks).half(), _by_lanes(small, blocks).char()]
+    heads = torch.cat([part.view(torch.uint8) for part in parts], dim=2)
+    panels[:, :, : heads.shape[2]] = heads
     return factors
 
 
-def _factors(scales: Tensor, offsets: Tensor | None) -> Tensor:
+def _by_lanes(values: Sequence[Tensor], blocks: int) -> Tensor:
+    """Each of (out, n) of several -> (panels, blocks, numbers of a block): by group, by kind."""
+    made: Tensor = torch.stack(list(values)).unflatten(1, (-1, LANES))  # kinds, panels, lanes, n
+    return made.permute(1, 3, 0, 2).contiguous().view(made.shape[1], blocks, -1)
+
+
+def _multiples(values: Tensor, steps: Tensor) -> Tensor:
+    """How many steps (out, blocks) values (out, groups) are; none of steps of 0."""
+    each = steps.repeat_interleave(values.shape[1] // steps.shape[1], 1)
+    made: Tensor = (values / each).round_()
+    return made.nan_to_num_(0)
+
+
+def _factors(both: Sequence[Tensor]) -> Tensor:
     """Powers of two such that each row's scales and offsets have float16's upper range."""
-    top = scales.abs().amax(1)
-    if offsets is not None:
-        top = torch.maximum(top, offsets.abs().amax(1))
-    _, exponents = torch.frexp(top)
-    return torch.ldexp(torch.ones_like(top), (exponents - 15).clamp(min=_LEAST_EXPONENT))
+    _, exponents = torch.frexp(torch.cat(list(both), dim=1).abs().amax(1))
+    made = torch.ones(len(exponents))
+    return torch.ldexp(made, (exponents - 15).clamp(min=_LEAST_EXPONENT))
 
 
-_Arguments = namedtuple("_Arguments", "counters rows groups group order codes into group_bytes")
+_Arguments = namedtuple(
+    "_Arguments",
+    "counters rows groups group order codes into group_bytes of_block block_bytes panel_bytes",
+)
 
 
 @compiled(_Arguments)
-def codes_kernel(bits: int, *, floats: bool) -> Callable[[Any], None]:
-    """The codes of panels, in the order of `float_strips` if they are floats. rows: panels; order:
-    the output of each lane; codes: (outputs, inputs); into: where those of the first panel go.
+def codes_kernel(bits: int, width: int, place: int, *, floats: bool) -> Callable[[Any], None]:
+    """`width` bits of the codes of panels, from a place of a code on, as `unit_codes` reads them,
+    or in the order of `float_strips` if they are floats. rows: panels; order: the output of each
+    lane; codes: (outputs, inputs); into: where those of the first panel go, `of_block` groups to a
+    block.
     """
-    per_byte = 8 // bits
+    each, mask, turn = 8 // width, 0x0101 * ((1 << width) - 1), turn_of(bits)
+    shared, turn_bytes, at_once = (
+        turn // each,
+        turn * LANES * UNIT * bits // 8,
+        _UNITS_AT_ONCE // turn,
+    )
 
     @inner
     def unit(codes: int, into: int, lane: int) -> None:
         for half in range(2):
-            place = lane * UNIT + 2 * half
+            at = lane * UNIT + 2 * half
             if floats:
-                place = lane // NEAR * 16 + half * 8 + lane % NEAR * 2
-            pair = halves(codes + 2 * half)[0]
-            if bits == 4:
-                pair |= halves(codes + UNIT + 2 * half)[0] << 4
-            halves(into + place)[0] = pair
+                at = lane // NEAR * 16 + half * 8 + lane % NEAR * 2
+            made = 0
+            for i in range(each):
+                made |= (halves(codes + i * UNIT + 2 * half)[0] >> place & mask) << i * width
+            halves(into + at)[0] = made
 
     @inner
     def panel(args: Any, index: int) -> None:
-        count = args.group // UNIT // per_byte
+        turns = args.group // UNIT // turn
         for g in range(args.groups):
-            into = args.into + (index * args.groups + g) * args.group_bytes
-            for first in range(0, count, _UNITS_AT_ONCE):
-                last = min(first + _UNITS_AT_ONCE, count)
+            into = args.into + index * args.panel_bytes
+            into += g // args.of_block * args.block_bytes + g % args.of_block * args.group_bytes
+            for first in range(0, turns, at_once):
+                last = min(first + at_once, turns)
                 for lane in range(LANES):
                     row = words(args.order)[index * LANES + lane]
                     codes = args.codes + (row * args.groups + g) * args.group
-                    for u in range(first, last):
-                        unit(codes + u * UNIT * per_byte, into + u * LANES * UNIT, lane)
+                    for t in range(first, last):
+                        for s in range(shared):
+                            unit(
+                                codes + (t * turn + s * each) * UNIT,
+                                into + t * turn_bytes + s * LANES * UNIT,
+                                lane,
+                            )
 
     return over_rows(panel, 1)

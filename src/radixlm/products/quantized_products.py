@@ -1,12 +1,14 @@
 """Products with quantized weights on the CPU, compiled: rows become signed bytes, sums are exact.
 With floats of 8 or 4 bits rows stay as they are, see `float_strips`.
 
-A panel is what 32 outputs read (16 with AVX2), in the order in which they read it, and the next
-group after it:
+A panel is what 32 outputs read (16 with AVX2), in that order, and the next group after it:
 
     scales | offsets | unit 0  1  2  ...      scales, offsets: float16, of a group's outputs
                        +---+---+---+--        unit: four inputs of each output, in 8 bits; in 4 bits
-                       |   |   |   |          two units share the bytes of one
+                       |   |   |   |          two units share the bytes of one, in 5 or 6 the others
+                                              follow those of as many units as fill bytes
+
+    steps | scales of 8 or 16 groups, in bytes | units of these           where there are steps
 
     row    codes of a group . units  ->  int32  ->  float32 x both scales, added up group by group
 
@@ -28,25 +30,20 @@ import torch
 from torch import Tensor
 
 from radixlm.kernels.amx import has_tiles
-from radixlm.kernels.bytes import has_byte_products, make_encode
+from radixlm.kernels.bytes import has_byte_products, make_encode, turn_of
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.strips import VECTOR_LANES
-from radixlm.kernels.vectors import (
-    MOST_LANES,
-    inner,
-    take_unit,
-    thread_number,
-)
+from radixlm.kernels.vectors import MOST_LANES, inner, take_unit, thread_number
 from radixlm.products.compiled import GateKind
 from radixlm.products.float_strips import make_float_strip
 from radixlm.products.panel_products import Form
-from radixlm.products.quantized import QuantizedWeight
+from radixlm.products.quantized import MIDDLE, QuantizedWeight
 from radixlm.products.quantized_panels import laid_out
-from radixlm.products.quantized_strips import LANES, LINE, StripKind, make_strip
+from radixlm.products.quantized_strips import LANES, LINE, UNIT, StripKind, make_strip
 from radixlm.products.quantized_tiles import knows_tiles, make_tile_rows
 
-# Rows of a strip, such that its sums stay in registers: as many as there are, the most first.
+# Rows of a strip, such that its sums stay in registers, the most first.
 _HEIGHTS = (8, 4, 1) if VECTOR_LANES == MOST_LANES else (4, 2, 1)
 # Rows of a unit of work whose codes stay in the second cache.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
@@ -58,16 +55,16 @@ _MOST_INPUTS = 2**31 // (127 * 255)
 
 def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Form, ...]:
     """The forms that know a weight (out, in) here, see `products.forms_of`."""
-    outputs, inputs = weight.shape
+    outputs = weight.shape[0]
     if gated and outputs // 2 % VECTOR_LANES:
         return ()
     if weight.codes.device.type != "cpu" or not team().is_whole or not has_byte_products():
         return ()
-    if outputs < LANES or inputs % MOST_LANES or weight.group % MOST_LANES:
+    if outputs < LANES or weight.group % max(MOST_LANES, UNIT * turn_of(weight.bits)):
         return ()
     if weight.group > _MOST_INPUTS:
         return ()
-    if weight.numbers != "int":
+    if not weight.are_bytes:
         return ("vectors",)
     tiles = has_tiles("amx-int8") and knows_tiles(weight.bits, _group_of(weight))
     return ("tiles", "vectors") if tiles else ("vectors",)
@@ -75,6 +72,24 @@ def forms_of(weight: QuantizedWeight, *, gated: bool = False) -> tuple[Form, ...
 
 def _group_of(weight: QuantizedWeight) -> int:
     return 0 if weight.is_whole else weight.group
+
+
+def kind_of(
+    weight: QuantizedWeight, dtype: torch.dtype, result: torch.dtype, gate: GateKind | None = None
+) -> StripKind:
+    """The kind of product of a weight with rows of `dtype`."""
+    group = _group_of(weight)
+    return StripKind(
+        weight.bits,
+        group,
+        weight.offsets is not None,
+        weight.numbers,
+        weight.block if group else 0,
+        MIDDLE[8] if weight.numbers == "iq4" else weight.zero,
+        dtype == torch.bfloat16,
+        result == torch.bfloat16,
+        gate,
+    )
 
 
 class QuantizedProduct:
@@ -100,17 +115,7 @@ class QuantizedProduct:
         outputs, self._inputs = weight.shape
         self.outputs = outputs // 2 if gate else outputs
         self.result = result
-        group, forms = _group_of(weight), forms_of(weight)
-        kind = StripKind(
-            weight.bits,
-            group,
-            weight.offsets is not None,
-            weight.numbers,
-            weight.zero,
-            dtype == torch.bfloat16,
-            result == torch.bfloat16,
-            gate,
-        )
+        kind, forms = kind_of(weight, dtype, result, gate), forms_of(weight)
         self._panels, self._ends = laid_out(weight, bias, kind)
         self._groups = weight.scales.shape[1]
         self._form_for = form_for
@@ -171,14 +176,14 @@ class QuantizedProduct:
         worker = self._worker
         arguments = worker.arguments
         arguments.x, arguments.x_stride = x.data_ptr(), x.stride(0) * x.element_size()
-        arguments.into = out.data_ptr()
+        arguments.into, arguments.stride = out.data_ptr(), out.stride(0) * out.element_size()
         arguments.scratch = -(-scratch // LINE) * LINE
         return worker
 
     def _prepare(self, rows: int, threads: int) -> None:
         """Prepare for calls with that many rows and threads, until there are others."""
         height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
-        if self._kind.numbers == "int":
+        if self._kind.are_bytes:
             self._room = threads * height * row_size(self._inputs, self._groups) + LINE
         self._ready = rows, threads
         self._worker = self._workers[self._form_for(rows)]
@@ -205,20 +210,20 @@ def _unit(rows: int, panels: int, inputs: int, threads: int) -> tuple[int, int]:
 
 _Arguments = namedtuple(
     "_Arguments",
-    "counters rows inputs outputs groups x x_stride panels panel_bytes ends into scratch height "
-    "width",
+    "counters rows inputs outputs groups x x_stride panels panel_bytes ends into stride scratch "
+    "height width",
 )
 
 
 @compiled(_Arguments)
 def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
     """The kernel of a form for weights of a kind. panels, ends: as `laid_out` makes them; outputs:
-    of the result. height, width: rows and panels of a unit. scratch: room for each thread's
-    encoded rows.
+    of the result, whose rows begin `stride` bytes after each other. height, width: rows and panels
+    of a unit. scratch: room for each thread's encoded rows.
     """
     encoded_size = inner(row_size)
     multiply = make_tile_rows(kind) if form == "tiles" else _make_rows(kind)
-    encode, are_floats = _make_encode_rows(kind), kind.numbers != "int"
+    encode, are_floats = _make_encode_rows(kind), not kind.are_bytes
     columns = LANES // 2 if kind.gate else LANES
 
     def product(args: _Arguments) -> None:
@@ -264,7 +269,7 @@ def _make_encode_rows(kind: StripKind) -> Any:
 
 def _make_rows(kind: StripKind) -> Any:
     """multiply(args, begin, rows, first, last, codes, row_bytes): encoded rows times panels."""
-    make_one = make_strip if kind.numbers == "int" else make_float_strip
+    make_one = make_strip if kind.are_bytes else make_float_strip
     most, some, one = (make_one(kind, height) for height in _HEIGHTS)
     tall, middle = _HEIGHTS[:2]
     element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gate else LANES
@@ -273,7 +278,7 @@ def _make_rows(kind: StripKind) -> Any:
     def multiply(
         args: Any, begin: int, rows: int, first: int, last: int, codes: int, row_bytes: int
     ) -> None:
-        stride = args.outputs * element
+        stride = args.stride
         sizes = row_bytes, args.inputs, args.groups, stride
         for number in range(first, last):
             column = min(number * columns, args.outputs - columns)

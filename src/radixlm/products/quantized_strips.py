@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -15,45 +16,96 @@ from numba.core import cgutils
 from radixlm.kernels.bytes import (
     add_dots,
     are_centred,
+    bits_of_bytes,
     dot_pairs,
-    halves_of_bytes,
     has_dots,
+    looked_up,
+    most_paired,
+    planes_of,
+    signed_bytes,
+    sizes_and_signed,
     sum_pairs,
+    turn_of,
 )
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
 from radixlm.products.compiled import GateKind, gate_product
 from radixlm.products.panel_products import rows_until
-from radixlm.products.quantized import Numbers
+from radixlm.products.quantized import BYTES, LEVELS, MIDDLE, Numbers
 
 VECTORS = 2
 LANES = VECTORS * VECTOR_LANES
 UNIT = 4  # inputs
 LINE = 64
-AHEAD_BYTES = 2048
-# Units of 4 bits whose sums of two products each fit 16: 8 x 2 x 15 x 127.
-_PAIRED_UNITS = 8
+# A panel is fetched this far ahead of where it is read: memory gives 38 GB/s to a core of Zen 5
+# with 8 KB, 30 with 2.
+AHEAD_BYTES = 8192
+# What codes of IQ4 stand for, with 0 in the middle of a byte.
+_UNSIGNED = [int(level) + MIDDLE[8] for level in LEVELS["iq4"]]
+# Units that are multiplied at once: fewer where a group has fewer.
+_MOST_UNITS, _LEAST_UNITS = 8, 4
+# Inputs of which sums of products of bytes fit a float32.
+_MOST_EXACT = 2**24 // (127 * 255)
 _INT64 = ir.IntType(64)
 
 
 class StripKind(NamedTuple):
     """The kind of product that a kernel is compiled for. group: inputs that share a scale, 0: all.
-    zero: the code of 0. bfloat16, halves: rows and results are. gate: see `Linear`.
+    zero: the code of 0, of what codes are looked up as. block: inputs that share a step, see
+    `QuantizedWeight`. bfloat16, halves: rows and results are. gate: see `Linear`.
     """
 
     bits: int
     group: int
     offsets: bool
     numbers: Numbers
+    block: int
     zero: int
     bfloat16: bool
     halves: bool
     gate: GateKind | None
 
     @property
+    def are_bytes(self) -> bool:
+        """See `QuantizedWeight`."""
+        return self.numbers in BYTES
+
+    @property
+    def turn(self) -> int:
+        """Units whose codes fill whole bytes."""
+        return turn_of(self.bits)
+
+    @property
+    def units(self) -> int:
+        """Units that are multiplied at once."""
+        return max(math.gcd(self.group // UNIT or _LEAST_UNITS, _MOST_UNITS), self.turn)
+
+    @property
+    def reach(self) -> int:
+        """The bits of what is multiplied."""
+        return 8 if self.numbers == "iq4" else self.bits
+
+    @property
+    def is_centred(self) -> bool:
+        """See `are_centred`."""
+        return are_centred(self.reach)
+
+    @property
+    def taken_off(self) -> int:
+        """The part of `zero` that is taken off sums: none where codes less 128, which is that of 0,
+        are multiplied. Sums of groups fit a float32 with and without it: both give the same bits.
+        """
+        small = self.group <= _MOST_EXACT
+        return 0 if self.is_centred and self.zero == MIDDLE[8] and small else self.zero
+
+    @property
     def units_bytes(self) -> int:
         """The bytes of a group's codes in a panel. 0: of a group of all inputs."""
-        return self.group // UNIT * LANES * UNIT * self.bits // 8
+        return self.group // UNIT * self.unit_bits // 8
+
+    @property
+    def unit_bits(self) -> int:
+        return LANES * UNIT * self.bits
 
     @property
     def head_bytes(self) -> int:
@@ -62,8 +114,26 @@ class StripKind(NamedTuple):
 
     @property
     def scale_bytes(self) -> int:
-        """float16 in groups, where formats have few bits of them; else they stay as they are."""
-        return 2 if self.numbers in ("int", "e2m1") else 4
+        """float16 in groups, where formats have few bits of them, or bytes that are multiplied by
+        steps; else they stay as they are.
+        """
+        if self.block:
+            return 1
+        return 2 if self.numbers in ("int", "iq4", "e2m1") else 4
+
+    @property
+    def step_bytes(self) -> int:
+        """The bytes of a block's steps."""
+        return (1 + self.offsets) * 2 * LANES if self.block else 0
+
+    @property
+    def groups(self) -> int:
+        """Groups of a block; where there are none, of one group by itself."""
+        return self.block // self.group if self.block else 1
+
+    @property
+    def block_bytes(self) -> int:
+        return self.step_bytes + self.groups * (self.head_bytes + self.units_bytes)
 
 
 def make_strip(kind: StripKind, height: int) -> Any:
@@ -105,24 +175,21 @@ class _Sums:
         for row, counts in zip(rows, self._counts, strict=True):
             total = self._ops.load_one(self._builder.add(row, inputs), 1)
             self._begin(counts, self._builder.bitcast(total, self._ops.integers))
-        self._add_units(rows, panel, inputs, ir.Constant(_INT64, 0))
+        self._add_units(rows, (panel, panel), inputs, ir.Constant(_INT64, 0))
 
     def add_groups(self, rows: list[Any], panel: Any, inputs: Any, groups: Any) -> None:
         b, kind, ops = self._builder, self._kind, self._ops
-        group_bytes = kind.head_bytes + kind.units_bytes
         with cgutils.for_range(b, groups) as loop:
-            here = offset(b, panel, loop.index, group_bytes)
+            place = place_of(b, kind, panel, loop.index)
             first = b.mul(loop.index, ir.Constant(_INT64, kind.group))
-            units = b.add(here, ir.Constant(_INT64, kind.head_bytes))
             for row, counts in zip(rows, self._counts, strict=True):
                 totals = offset(b, b.add(row, inputs), b.add(groups, loop.index), 4)
                 total = ops.load_one(totals, 0)
                 self._begin(counts, b.fptosi(total, ops.integers))
-            if kind.bits == 4 and kind.group % (_PAIRED_UNITS * UNIT) == 0 and not has_dots():
-                self._add_pairs(rows, units, first)
-            else:
-                self._add_units(rows, units, ir.Constant(_INT64, kind.group), first)
-            group = GroupEnds(ops, b, kind, here)
+            ahead = offset(b, panel, loop.index, kind.block_bytes // kind.groups)
+            size = ir.Constant(_INT64, kind.group)
+            self._add_units(rows, (place.units, ahead), size, first)
+            group = GroupEnds(ops, b, kind, place)
             for row, counts, sums in zip(rows, self._counts, self._sums, strict=True):
                 scale = offset(b, b.add(row, inputs), loop.index, 4)
                 now, before = ([b.load(variable) for variable in each] for each in (counts, sums))
@@ -133,58 +200,52 @@ class _Sums:
     def _begin(self, counts: Sequence[Any], total: Any) -> None:
         """total: the sum of a row's codes, of which centred codes leave out 128 times."""
         b, ops = self._builder, self._ops
-        left_out = b.shl(total, ops.all_integer(7))
+        kind, left_out = self._kind, b.shl(total, ops.all_integer(7))
+        starts_at_0 = not kind.is_centred or kind.taken_off != kind.zero
         for variable in counts:
-            b.store(left_out if are_centred(self._kind.bits) else ops.all_integer(0), variable)
+            b.store(ops.all_integer(0) if starts_at_0 else left_out, variable)
 
-    def _add_pairs(self, rows: list[Any], units: Any, first: Any) -> None:
-        """`_add_units` of a group of 4 bits: sums of two products stay in 16 bits as long as they
-        fit.
+    def _add_units(self, rows: list[Any], places: Sequence[Any], size: Any, first: Any) -> None:
+        """Products of `size` inputs from the row's `first` on with the units at an address.
+
+        places: that, and where what belongs to these units begins, scales too: all is fetched.
         """
-        b, ops, step = self._builder, self._ops, LANES * UNIT
-        per_turn = _PAIRED_UNITS * UNIT
-        turns = ir.Constant(_INT64, self._kind.group // per_turn)
-        with cgutils.for_range(b, turns) as loop:
-            at = offset(b, units, loop.index, _PAIRED_UNITS // 2 * step)
-            place = b.add(first, b.mul(loop.index, ir.Constant(_INT64, per_turn)))
-            sums: dict[tuple[int, int], Any] = {}
-            for pair in range(_PAIRED_UNITS // 2):
-                here = b.add(at, ir.Constant(_INT64, pair * step))
-                for line in range(0, step, LINE):
-                    prefetch_line(b, b.add(here, ir.Constant(_INT64, AHEAD_BYTES + line)))
-                packed = [ops.load_integers(here, v * VECTOR_LANES) for v in range(VECTORS)]
-                parts = [halves_of_bytes(ops, b, each) for each in packed]
-                for r, row in enumerate(rows):
-                    x_at = b.add(row, place)
-                    for number in range(2):
-                        x = b.bitcast(ops.load_one(x_at, 2 * pair + number), ops.integers)
-                        for v in range(VECTORS):
-                            made = dot_pairs(b, parts[v][number], x)
-                            before = sums.get((r, v))
-                            sums[r, v] = made if before is None else b.add(before, made)
-            for (r, v), made in sums.items():
-                variable = self._counts[r][v]
-                b.store(b.add(b.load(variable), sum_pairs(b, made)), variable)
-
-    def _add_units(self, rows: list[Any], units: Any, size: Any, first: Any) -> None:
-        """Products of `size` inputs from the row's `first` on with the units at an address."""
-        b, ops, kind = self._builder, self._ops, self._kind
-        per_step = 2 if kind.bits == 4 else 1
-        step = LANES * UNIT
-        with cgutils.for_range(b, b.udiv(size, ir.Constant(_INT64, UNIT * per_step))) as loop:
-            at = offset(b, units, loop.index, step)
-            for line in range(0, step, LINE):
-                prefetch_line(b, b.add(at, ir.Constant(_INT64, AHEAD_BYTES + line)))
-            place = b.add(first, b.mul(loop.index, ir.Constant(_INT64, UNIT * per_step)))
-            packed = [ops.load_integers(at, v * VECTOR_LANES) for v in range(VECTORS)]
-            parts = list(zip(*(unpacked(ops, b, kind, each) for each in packed), strict=True))
-            for row, counts in zip(rows, self._counts, strict=True):
-                for number, codes in enumerate(parts):
-                    here = b.add(row, b.add(place, ir.Constant(_INT64, UNIT * number)))
-                    x = b.bitcast(ops.load_one(here, 0), ops.integers)
+        b, kind = self._builder, self._kind
+        step, inputs = kind.units * kind.unit_bits // 8, ir.Constant(_INT64, UNIT * kind.units)
+        turns = max(kind.group // UNIT // kind.units, 1)
+        fetched = kind.block_bytes // kind.groups // turns if kind.group else step
+        with cgutils.for_range(b, b.udiv(size, inputs)) as loop:
+            at, ahead = (
+                offset(b, place, loop.index, each)
+                for place, each in zip(places, (step, fetched), strict=True)
+            )
+            for line in range(0, fetched, LINE):
+                prefetch_line(b, b.add(ahead, ir.Constant(_INT64, AHEAD_BYTES + line)))
+            place = b.add(first, b.mul(loop.index, inputs))
+            codes = list(unit_codes(self._ops, b, kind, at))
+            most = 0 if has_dots() else most_paired(kind.reach)
+            for unit in range(0, len(codes), most or 1):
+                some = codes[unit : unit + (most or 1)]
+                for row, counts in zip(rows, self._counts, strict=True):
+                    x = offset(b, b.add(row, place), ir.Constant(_INT64, unit), UNIT)
                     for v, variable in enumerate(counts):
-                        made = add_dots(ops, b, b.load(variable), codes[v], x, kind.bits)
-                        b.store(made, variable)
+                        add = self._with_pairs if most else self._with_dots
+                        b.store(add(b.load(variable), [each[v] for each in some], x), variable)
+
+    def _with_dots(self, total: Any, codes: Sequence[Any], x: Any) -> Any:
+        b, ops = self._builder, self._ops
+        return add_dots(ops, b, total, codes[0], b.bitcast(ops.load_one(x, 0), ops.integers))
+
+    def _with_pairs(self, total: Any, codes: Sequence[Any], x: Any) -> Any:
+        """Sums of two products stay in 16 bits as long as they fit."""
+        b, ops, sums = self._builder, self._ops, None
+        for unit, each in enumerate(codes):
+            row = b.bitcast(ops.load_one(x, unit), ops.integers)
+            if self._kind.is_centred:
+                each, row = sizes_and_signed(ops, b, each, row)
+            made = dot_pairs(b, each, row)
+            sums = made if sums is None else b.add(sums, made)
+        return b.add(total, sum_pairs(b, sums))
 
     def finish(self, rows: list[Any], ends: Any, results: list[Any], inputs: Any) -> None:
         b, ops, kind = self._builder, self._ops, self._kind
@@ -197,9 +258,43 @@ class _Sums:
             put_row(ops, b, kind, made, ends, into)
 
 
-def unpacked(ops: Lanes, builder: ir.IRBuilder, kind: StripKind, packed: Any) -> list[Any]:
-    """Units of bytes from one of what a panel has."""
-    return [packed] if kind.bits == 8 else halves_of_bytes(ops, builder, packed)
+class GroupPlace(NamedTuple):
+    """The addresses of a group's parts in a panel: its block's steps, its own scales, its units."""
+
+    steps: Any
+    head: Any
+    units: Any
+
+
+def place_of(builder: ir.IRBuilder, kind: StripKind, panel: Any, group: Any) -> GroupPlace:
+    """The place of a group, by its number."""
+    b, count = builder, ir.Constant(_INT64, kind.groups)
+    steps = offset(b, panel, b.udiv(group, count), kind.block_bytes)
+    number, heads = b.urem(group, count), b.add(steps, ir.Constant(_INT64, kind.step_bytes))
+    units = b.add(heads, ir.Constant(_INT64, kind.groups * kind.head_bytes))
+    head = offset(b, heads, number, kind.head_bytes)
+    return GroupPlace(steps, head, offset(b, units, number, kind.units_bytes))
+
+
+def unit_codes(
+    ops: Lanes, builder: ir.IRBuilder, kind: StripKind, units: Any
+) -> Iterator[list[Any]]:
+    """The codes of each of `kind.units` units at an address, as bytes to be multiplied: vectors."""
+    turn, step = kind.turn, LANES * UNIT
+    for unit in range(kind.units):
+        begin, within = unit // turn * turn * kind.unit_bits // 8, unit % turn
+        made, into = [ops.all_integer(0)] * VECTORS, 0
+        for width in planes_of(kind.bits):
+            at = builder.add(units, ir.Constant(_INT64, begin + within * width // 8 * step))
+            for v in range(VECTORS):
+                packed = ops.load_integers(at, v * VECTOR_LANES)
+                part = bits_of_bytes(ops, builder, packed, width, within * width % 8, into)
+                made[v] = builder.or_(made[v], part)
+            begin, into = begin + turn * width // 8 * step, into + width
+        if kind.numbers == "iq4":
+            found = (looked_up(ops, builder, _UNSIGNED, codes) for codes in made)
+            made = [builder.bitcast(codes, ops.integers) for codes in found]
+        yield made
 
 
 def of_one_group(
@@ -210,7 +305,7 @@ def of_one_group(
     """
     scale = ops.load_one(stats, 0)
     total = builder.bitcast(ops.load_one(stats, 1), ops.integers)
-    zeros = builder.mul(total, ops.all_integer(kind.zero))
+    zeros = builder.mul(total, ops.all_integer(kind.taken_off))
     return [
         builder.fmul(builder.sitofp(builder.sub(count, zeros), ops.vector), scale)
         for count in counts
@@ -218,18 +313,25 @@ def of_one_group(
 
 
 class GroupEnds:
-    """A group's scales and offsets, loaded once for all rows: its products are multiplied by them.
-
-    head: the address of them in the panel.
+    """A group's scales and offsets, loaded once for all rows: its products are multiplied by
+    them.
     """
 
-    def __init__(self, ops: Lanes, builder: ir.IRBuilder, kind: StripKind, head: Any) -> None:
+    def __init__(
+        self, ops: Lanes, builder: ir.IRBuilder, kind: StripKind, place: GroupPlace
+    ) -> None:
         self._ops, self._builder, self._kind = ops, builder, kind
-        self._scales = [ops.load_halves(head, v * VECTOR_LANES) for v in range(VECTORS)]
-        self._offsets = [
-            ops.load_halves(head, LANES + v * VECTOR_LANES)
-            for v in range(VECTORS if kind.offsets else 0)
-        ]
+        self._scales, self._offsets = (
+            [self._loaded(place, part * LANES + v * VECTOR_LANES) for v in range(count)]
+            for part, count in enumerate((VECTORS, VECTORS if kind.offsets else 0))
+        )
+
+    def _loaded(self, place: GroupPlace, number: int) -> Any:
+        b, ops = self._builder, self._ops
+        if not self._kind.block:
+            return ops.load_halves(place.head, number)
+        scales = signed_bytes(ops, b, place.head, number)
+        return b.fmul(scales, ops.load_halves(place.steps, number))
 
     def added(
         self, counts: Sequence[Any], sums: Sequence[Any], scale: Any, total: Any
@@ -239,8 +341,8 @@ class GroupEnds:
         scale, total, made = ops.load_one(scale, 0), ops.load_one(total, 0), []
         for v, (count, before) in enumerate(zip(counts, sums, strict=True)):
             part = b.sitofp(count, ops.vector)
-            if self._kind.zero:
-                part = ops.multiply_add(total, ops.all(-self._kind.zero), part)
+            if self._kind.taken_off:
+                part = ops.multiply_add(total, ops.all(-self._kind.taken_off), part)
             part = b.fmul(part, self._scales[v])
             if self._offsets:
                 part = ops.multiply_add(total, self._offsets[v], part)

@@ -4,7 +4,7 @@
     vectors                                | scales of the one before             float32
 
 The sums are those of `quantized_strips` to the last bit: integers are exact, and groups are added
-up by the same code in the same order. Units in 4 bits become bytes, a group at a time.
+up by the same code in the same order. Units in fewer bits become bytes, a group at a time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from radixlm.products.quantized_strips import (
     GroupEnds,
     StripKind,
     of_one_group,
+    place_of,
     put_row,
-    unpacked,
+    unit_codes,
 )
 
 _HEIGHT = 2 * TILE_ROWS
@@ -42,7 +43,7 @@ _DONE = types.UniTuple(types.int64, 5)
 _SIZES = types.UniTuple(types.int64, 4)
 
 
-# Groups in 4 bits become bytes here, so they have this many inputs at most.
+# Groups in fewer bits become bytes here, so they have this many inputs at most.
 _MOST_INPUTS = 256
 _FRAME_BYTES = 3 * _ROOM_BYTES + _MOST_INPUTS * LANES
 
@@ -66,7 +67,7 @@ def make_tile_rows(kind: StripKind) -> Any:
     def multiply(
         args: Any, begin: int, rows: int, first: int, last: int, codes: int, row_bytes: int
     ) -> None:
-        stride, room = args.outputs * element, _frame()
+        stride, room = args.stride, _frame()
         sizes = row_bytes, args.inputs, args.groups, stride
         other, nothing = room + _ROOM_BYTES, room - room
         done = room, args.ends, codes, args.into, nothing
@@ -148,7 +149,7 @@ def _make_grouped_strip(kind: StripKind, tiles: int) -> Any:
     """strip(panel, now, _done, sizes): rows times a panel, group after group; each one's products
     go to one of two rooms, and are added up while the next ones are computed.
     """
-    group_bytes, units = kind.head_bytes + kind.units_bytes, max(kind.group // UNIT, TILE_UNITS)
+    units = max(kind.group // UNIT, TILE_UNITS)
 
     @emitted(types.void, types.int64, _DONE, _DONE, _SIZES)
     def strip(builder: ir.IRBuilder, panel: Any, now: Any, _done: Any, sizes: Any) -> None:
@@ -157,9 +158,8 @@ def _make_grouped_strip(kind: StripKind, tiles: int) -> Any:
         sums = builder.add(room, _number(2 * _ROOM_BYTES))
         cgutils.memset(builder, _pointer(builder, sums), _number(_ROOM_BYTES), 0)
         with cgutils.for_range(builder, groups) as loop:
-            head = offset(builder, panel, loop.index, group_bytes)
-            codes = builder.add(head, _number(kind.head_bytes))
-            if kind.bits == 4:
+            codes = place_of(builder, kind, panel, loop.index).units
+            if kind.bits < 8:
                 codes = _unpack(builder, kind, codes, builder.add(sums, _number(_ROOM_BYTES)))
             at = offset(builder, room, builder.and_(loop.index, _number(1)), _ROOM_BYTES)
             products = TileStrip(builder, tiles, VECTORS, BYTES)
@@ -183,10 +183,9 @@ def _add_group(
     ops = Lanes(builder, MOST_LANES)
     room, _, x, _, height = (_part(builder, now, place) for place in range(5))
     row_bytes, inputs, groups, _ = (_part(builder, sizes, place) for place in range(4))
-    head = offset(builder, panel, group, kind.head_bytes + kind.units_bytes)
     products = offset(builder, room, builder.and_(group, _number(1)), _ROOM_BYTES)
     all_sums = builder.add(room, _number(2 * _ROOM_BYTES))
-    ends = GroupEnds(ops, builder, kind, head)
+    ends = GroupEnds(ops, builder, kind, place_of(builder, kind, panel, group))
     with cgutils.for_range(builder, height) as loop:
         row = builder.add(x, builder.mul(loop.index, row_bytes))
         scale = offset(builder, builder.add(row, inputs), group, 4)
@@ -211,16 +210,16 @@ def _put_rows(builder: ir.IRBuilder, kind: StripKind, now: Any, sizes: Any) -> N
 
 def _unpack(builder: ir.IRBuilder, kind: StripKind, codes: Any, into: Any) -> Any:
     """A group's units in bytes, at `into`."""
-    ops = Lanes(builder, MOST_LANES)
-    with cgutils.for_range(builder, _number(kind.group // UNIT // 2)) as loop:
-        read, write = (
-            offset(builder, at, loop.index, count * _UNIT_ROW)
-            for at, count in ((codes, 1), (into, 2))
+    ops, units = Lanes(builder, MOST_LANES), _number(kind.units)
+    with cgutils.for_range(builder, _number(kind.group // UNIT // kind.units)) as loop:
+        number = builder.mul(loop.index, units)
+        read = builder.add(
+            codes, builder.udiv(builder.mul(number, _number(kind.unit_bits)), _number(8))
         )
-        for v in range(VECTORS):
-            packed = ops.load_integers(read, v * MOST_LANES)
-            for part, half in enumerate(unpacked(ops, builder, kind, packed)):
-                ops.store(half, write, (part * VECTORS + v) * MOST_LANES)
+        write = offset(builder, into, number, _UNIT_ROW)
+        for unit, vectors in enumerate(unit_codes(ops, builder, kind, read)):
+            for v, vector in enumerate(vectors):
+                ops.store(vector, write, (unit * VECTORS + v) * MOST_LANES)
     return into
 
 

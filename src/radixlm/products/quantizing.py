@@ -24,7 +24,7 @@ from radixlm.kernels.vectors import (
     octets,
     over_rows,
 )
-from radixlm.products.quantized import MIDDLE, Numbers, QuantizedWeight
+from radixlm.products.quantized import Numbers, QuantizedWeight
 
 _MOST_E4M3 = 448.0
 _ROWS_PER_UNIT = 8
@@ -43,7 +43,7 @@ def quantize(weight: Tensor, *, bits: int, group: int = 0) -> QuantizedWeight:
     inputs = weight.shape[1]
     size = group if group and inputs % group == 0 else max(inputs, 1)
     codes, scales = _encoded(weight, size, bits, "int")
-    return QuantizedWeight(codes, scales, None, bits, MIDDLE[bits])
+    return QuantizedWeight(codes, scales, None, bits, 1 << (bits - 1))
 
 
 def quantize_e4m3(weight: Tensor) -> QuantizedWeight:
@@ -86,7 +86,7 @@ def _bits_of(builder: ir.IRBuilder, number: Any) -> Any:
 @compiled(_Arguments)
 def quantize_kernel(bits: int, numbers: Numbers, *, bfloat16: bool) -> Callable[[Any], None]:
     """x: (rows, inputs). What is no number makes its group's scale none."""
-    element, middle = 2 if bfloat16 else 4, np.float32(MIDDLE[bits])
+    element, middle = 2 if bfloat16 else 4, np.float32(1 << (bits - 1))
     encode = _e4m3_of if numbers == "e4m3" else _make_code_of(middle)
     over = np.float32(_MOST_E4M3) if numbers == "e4m3" else -middle
     signed = numbers != "e4m3"

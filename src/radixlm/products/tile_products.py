@@ -58,7 +58,7 @@ def make_tile_rows(*, halves: bool, gate: GateKind | None) -> Any:
     def rows(
         args: Any, begin: int, count: int, first: int, last: int, ahead: int, _scratch: int
     ) -> None:
-        stride, panel_bytes = args.outputs * element, args.units * _PANEL_ROW
+        stride, panel_bytes = args.stride, args.units * _PANEL_ROW
         fetched = panel_bytes * _LINES_PER_STEP * 64 // (TILE_UNITS * _PANEL_ROW)
         room = two_rooms()
         other, nothing = room + _ROOM_BYTES, room - room

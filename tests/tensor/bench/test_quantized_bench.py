@@ -6,11 +6,12 @@ import json
 import sys
 from pathlib import Path
 
+import gguf
 import pytest
 from click.testing import CliRunner
 
 from radixlm.bench.bench_commands import command
-from radixlm.bench.quantized_run import LlamaSide, bytes_held, bytes_read, load_peak
+from radixlm.bench.quantized_run import LlamaSide, bf16_file, bytes_held, bytes_read, load_peak
 from radixlm.core.errors import ConfigError
 from radixlm.models import ModelConfig
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
@@ -48,8 +49,40 @@ def test_every_format_has_figures(
 
 
 @pytest.mark.slow
+def test_a_file_is_measured_as_it_is(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radixlm.bench.quantized_command.load_peak", lambda *_: 10**6)
+    path = bf16_file(tiny, tmp_path / "tiny.gguf")
+    arguments = ["quantized", str(path), "--rounds", "1", "--answer", "3", "--prefill", "20"]
+    result = CliRunner().invoke(command, [*arguments, "--threads", "2"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    [row] = json.loads(result.stdout.splitlines()[-1])["rows"]
+    assert row["name"] == "tiny.gguf"
+    matrices = 2 * (4 * 64 * 64 + 2 * 32 * 64 + 3 * 192 * 64) + 512 * 64
+    assert row["mb_read"] == pytest.approx(2 * matrices / 1e6, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["a.gguf", "--format", "int8"], "measured as it is"),
+        (["a.gguf", "--gguf", "Q4_0"], "measured as it is"),
+        (["--shape", "tiny", "--gguf", "Q4_K_M"], "name its --llama-python"),
+    ],
+)
+def test_files_that_can_not_be_made(
+    arguments: list[str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radixlm.bench.quantized_command.bandwidths", lambda _: {"read": 1.0})
+    result = CliRunner().invoke(command, ["quantized", *arguments])
+    assert result.exit_code == 2
+    assert text in result.output
+
+
+@pytest.mark.slow
 def test_the_peak_of_a_load_is_more_than_what_is_held(tiny: Path) -> None:
-    assert load_peak(tiny, "int8") > bytes_held(ModelConfig.from_hf(TINY), "int8")
+    assert load_peak(tiny, {"quantization": "int8"}) > bytes_held(ModelConfig.from_hf(TINY), "int8")
 
 
 def test_bytes_are_those_of_codes_and_scales() -> None:
@@ -69,3 +102,11 @@ def test_a_python_without_llama_cpp_is_named() -> None:
     with pytest.raises(ConfigError, match="does it have llama_cpp"):
         side.ask(do="open", path="none", threads=1, context=8)
     side.close()
+
+
+def test_the_merge_of_a_file_is_a_word(tiny: Path, tmp_path: Path) -> None:
+    fields = gguf.GGUFReader(bf16_file(tiny, tmp_path / "tiny.gguf")).fields
+    words = fields["tokenizer.ggml.tokens"].contents()
+    assert len(words) == TINY["vocab_size"]
+    [merge] = fields["tokenizer.ggml.merges"].contents()
+    assert merge.replace(" ", "") in words

@@ -20,6 +20,7 @@ from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.models.adapters import load_adapter
 from radixlm.products.gemm_choice import one_way
+from radixlm.products.quantized_products import forms_of
 from radixlm.products.quantizing import quantize
 from radixlm.testing.peft_adapters import make_adapter
 from radixlm.testing.reference import make_checkpoint
@@ -46,7 +47,7 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8", "mixture"])
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma"])
 def test_the_same_bits(
     tmp_path: Path, architecture: str, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +108,15 @@ def _loaded(folder: Path, kind: str) -> CausalLM:
     model = load_model(
         PlainCheckpoint(folder), load_config(folder), dtype=dtype, device=CPU, progress=False
     )
-    model.pack(one_way, partial(quantize, bits=8) if kind == "int8" else None)
+    if kind == "mixture" and forms_of(quantize(model.layers[0].mlp.down.weight, bits=8)):
+        # As in GGUF files: values have more bits than queries and keys.
+        for layer in model.layers:
+            qkv = layer.attention.qkv
+            for name, weight in dict(qkv.named_weights()).items():
+                bits = 8 if name == "v_proj.weight" else 4
+                qkv.put(name.removesuffix(".weight"), quantize(weight, bits=bits))
+    model.pack(one_way, partial(quantize, bits=8) if kind in ("int8", "mixture") else None)
+    assert kind != "mixture" or model.layers[0].is_compiled == model.layers[0].mlp.is_compiled
     return model
 
 

@@ -17,9 +17,10 @@ from radixlm.core.errors import CheckpointError, UnsupportedModelError
 from radixlm.formats.gguf_file import TYPES, GGUFFile
 from radixlm.layers.rotary import Llama3Scaling, plain_frequencies
 from radixlm.models import CausalLM, GGUFCheckpoint, load_config, load_model
-from radixlm.models.gguf_blocks import DECODERS, quantized_weight, widened
+from radixlm.models.gguf_blocks import DECODERS, bytes_per_number, quantized_weight, widened
 from radixlm.products.gemm_choice import Choose, one_way
 from radixlm.products.quantized import QuantizedWeight
+from radixlm.products.quantized_products import kind_of, laid_out
 from radixlm.testing.gguf_writer import HALVES, write_gguf
 from radixlm.testing.reference import load_reference, make_checkpoint, reference_logits
 from tests.tensor.attention_cases import DenseAttend
@@ -100,6 +101,17 @@ def test_any_block_is_what_llama_cpp_reads_in_it(kind: str) -> None:
     assert np.isfinite(theirs).all()
     assert torch.equal(made.dequantized(), torch.from_numpy(theirs))
     assert int(made.codes.max()) < 1 << made.bits
+
+
+@pytest.mark.parametrize("kind", sorted(DECODERS.keys() - {"Q2_K", "Q3_K", "MXFP4"}))
+def test_products_read_as_many_bytes_as_the_file_has(kind: str) -> None:
+    block, outputs, inputs = _BY_NAME[kind], 64, 512
+    each = bytes_per_number(block, torch.float32)
+    assert each <= 1.03 * block.nbytes / block.values
+    data = any_blocks(kind, outputs * inputs // block.values)
+    weight = quantized_weight(block, data.reshape(-1), outputs, inputs)
+    panels, _ = laid_out(weight, None, kind_of(weight, torch.float32, torch.float32))
+    assert panels.nbytes == outputs * inputs * each
 
 
 @pytest.mark.parametrize("kind", sorted({kind.name for kind in TYPES.values()} - DECODERS.keys()))

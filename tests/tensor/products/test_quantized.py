@@ -30,31 +30,47 @@ from radixlm.products.quantizing import quantize, quantize_e4m3
 
 CPU = torch.device("cpu")
 FLOATS = ["8 e4m3", "8/64 e4m3", "4/16 e2m1", "4/32 e2m1", "4/64 nf4", "4/32 fp4"]
-KINDS = ["8", "8/16+", "8/32", "4", "4/32+", "4/64", *FLOATS]
+# As GGUF's types have them: Q5_0, Q5_K, Q6_K, Q2_K, IQ4_NL, IQ4_XS; Q3_K and Q4_K are like others.
+FILES = ["5/32", "5/32+*", "6/16*", "2/16+*", "4/32 iq4", "4/32* iq4"]
+KINDS = ["8", "8/16+", "8/32", "4", "4/32+", "4/64", *FILES, *FLOATS]
 # Each is compiled: of which type rows are is one part of a kernel, of what kind weights another.
 KINDS_AND_TYPES = [
     *((kind, torch.float32) for kind in KINDS),
-    *((kind, torch.bfloat16) for kind in ("8", "4/32+", "8/64 e4m3", "4/16 e2m1")),
+    *((kind, torch.bfloat16) for kind in ("8", "4/32+", "6/16*", "8/64 e4m3", "4/16 e2m1")),
 ]
 
 
 def random_weight(outputs: int, inputs: int, kind: str) -> QuantizedWeight:
-    """kind: bits/group, + for offsets, and what codes are, if no integers."""
+    """kind: bits/group, + for offsets, * for steps, and what codes are, if no integers."""
     kind, _, numbers = kind.partition(" ")
-    bits, _, group = kind.removesuffix("+").partition("/")
+    bits, _, group = kind.rstrip("+*").partition("/")
     made = quantize(torch.randn(outputs, inputs) / 10, bits=int(bits), group=int(group or 0))
     if numbers == "e4m3":  # all but the two that are no numbers
         codes = torch.arange(outputs * inputs).view(outputs, inputs) % 254
         codes += codes >= 127
         return replace(made, codes=codes.to(torch.uint8), zero=0, numbers="e4m3")
     if numbers:
-        return replace(made, zero=0, numbers=numbers)
+        made = replace(made, zero=0, numbers=numbers)
+    if "*" in kind:
+        return with_steps(made, offsets="+" in kind)
     return replace(made, offsets=torch.randn_like(made.scales) / 100) if "+" in kind else made
+
+
+def with_steps(weight: QuantizedWeight, *, offsets: bool) -> QuantizedWeight:
+    """Other scales, and offsets, that are multiples of steps by any signed bytes."""
+    outputs, groups = weight.scales.shape
+    blocks = 2 if groups % 2 == 0 else 1
+    steps = (torch.rand(outputs, blocks, 1 + offsets) / 1000).half().float()
+    numbers = torch.randint(-128, 128, (outputs, blocks, groups // blocks, 1 + offsets))
+    made = (numbers * steps.unsqueeze(2)).flatten(1, 2)
+    return replace(
+        weight, scales=made[..., 0], offsets=made[..., 1] if offsets else None, steps=steps
+    )
 
 
 def as_multiplied(x: Tensor, weight: QuantizedWeight) -> Tensor:
     """Floats are multiplied with rows as they are."""
-    return rounded(x, weight.group) if weight.numbers == "int" else x.float()
+    return rounded(x, weight.group) if weight.are_bytes else x.float()
 
 
 def rounded(x: Tensor, group: int) -> Tensor:
@@ -146,6 +162,17 @@ def test_codes_that_are_no_numbers() -> None:
 
 def test_scales_of_large_groups_of_floats_are_not_rounded() -> None:
     weight, x = random_weight(64, 128, "8/64 e4m3"), torch.randn(5, 128)
+    wanted = functional.linear(x.double(), weight.dequantized().double()).float()
+    for form in forms_of(weight):
+        made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
+        torch.testing.assert_close(made, wanted, rtol=1e-6, atol=1e-6 * float(wanted.abs().max()))
+
+
+@pytest.mark.parametrize("kind", ["6/16*", "4/32+*"])
+def test_scales_of_two_levels_are_not_rounded(kind: str) -> None:
+    """A file's 16 bits times 6 or 8 have more than float16."""
+    weight, x = random_weight(64, 256, kind), torch.randint(-127, 128, (5, 256)).float()
+    x.view(5, -1, weight.group)[:, :, 0] = 127  # so that rows are bytes as they are
     wanted = functional.linear(x.double(), weight.dequantized().double()).float()
     for form in forms_of(weight):
         made = QuantizedProduct(weight, None, x.dtype, x.dtype, lambda _, form=form: form)(x)
@@ -248,7 +275,12 @@ def test_parts_of_several_kinds_lie_side_by_side(dtype: torch.dtype) -> None:
     weight = torch.cat([stored[f"{name}.weight"].float() for name in "qkv"])
     bias = torch.cat([stored[f"{name}.bias"] for name in "qkv"]).float()
     wanted = functional.linear(x.float(), weight, bias)
-    torch.testing.assert_close(linear(x).float(), wanted, rtol=0.05, atol=0.1)
+    made = linear(x)
+    torch.testing.assert_close(made.float(), wanted, rtol=0.05, atol=0.1)
+    if linear.is_compiled:
+        out = torch.empty_like(made)
+        assert linear(x, out) is out
+        assert torch.equal(out, made)
 
 
 @pytest.mark.parametrize("bits", [8, 4])

@@ -163,7 +163,7 @@ def test_logprobs_are_of_the_unfiltered_distribution(
     plain = make_row(prompt(5, 9), slots=range(50, 55), start=0, table_row=1, params=greedy())
     result = step(runner, plain, make_row(ids, start=0, params=params))
     assert list(result.logprobs) == [1]
-    entry = result.logprobs[1]
+    [entry] = result.logprobs[1]
     wanted = reference.logits(ids)[-1].log_softmax(-1)
     assert entry.token == result.tokens[1]
     assert entry.logprob == pytest.approx(wanted[entry.token].item(), abs=1e-4)
@@ -181,7 +181,8 @@ def test_logprobs_are_of_what_a_mask_forbids_too(runner: ModelRunner, reference:
     result = runner.execute(batch)
     assert result.tokens == (32,)
     wanted = reference.logits(ids)[-1].log_softmax(-1)
-    assert [t for t, _ in result.logprobs[0].top] == wanted.topk(3).indices.tolist()
+    [entry] = result.logprobs[0]
+    assert [t for t, _ in entry.top] == wanted.topk(3).indices.tolist()
 
 
 def test_a_step_in_which_nobody_samples(runner: ModelRunner) -> None:

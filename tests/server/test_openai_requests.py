@@ -77,7 +77,7 @@ TEXT_ARRIVES = {**ARRIVES, "logprobs": (3, "logprobs", 3)}
 TOOLS = {"parallel_tool_calls", "tool_choice", "tools"}
 # Those of caching are in test_prompt_caching.py.
 CACHING = {"prompt_cache_options", "prompt_cache_retention"}
-CHAT_SHOWS = {"messages", "model", "n", "service_tier", "stream", "stream_options"}
+CHAT_SHOWS = {"prediction", "messages", "model", "n", "service_tier", "stream", "stream_options"}
 CHAT_SHOWS |= TOOLS | CACHING
 # The effort shows in the prompt; the others are taken as hints. See test_fields.py.
 CHAT_SHOWS |= {"reasoning_effort", "store", "verbosity"}
@@ -126,6 +126,7 @@ PLACES: Mapping[Any, tuple[set[str], Mapping[str, Any]]] = {
     NamedFunction: ({"name"}, {}),
     chat.ChatCompletionAllowedToolChoiceParam: ({"type", "allowed_tools"}, {}),
     chat.ChatCompletionAllowedToolsParam: ({"mode", "tools"}, {}),
+    chat.ChatCompletionPredictionContentParam: ({"type", "content"}, {}),
     chat.ChatCompletionContentPartTextParam: (PART_SHOWS, {}),
     PromptCacheBreakpoint: ({"mode", "ttl"}, {}),
     chat_params.PromptCacheOptions: ({"mode", "ttl"}, {}),

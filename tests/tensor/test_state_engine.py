@@ -282,7 +282,7 @@ def test_what_a_state_takes_is_said_before_it_is_served(model: Model) -> None:
         info = engine.info
     assert json.loads(said)["state_bytes"] * info.mamba_slots == info.mamba_bytes > 0
     words = CliRunner().invoke(check_command, [str(model.folder)]).output
-    assert "of keys and values; a state 0.0" in words
+    assert "of keys and values; a checkpoint of states 0.0" in words
 
 
 def test_a_model_of_states_alone_keeps_no_keys_and_values(tmp_path: Path) -> None:

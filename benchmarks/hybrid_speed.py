@@ -13,6 +13,7 @@ transformers has bfloat16 alone. Ends in one JSON line. What llama.cpp needs: be
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import tempfile
@@ -30,7 +31,7 @@ import transformers
 from tqdm import tqdm
 
 from benchmarks.rows import show_rows
-from radixlm.bench.quantized_run import PEERS, LlamaSide, OurSide, flags, gguf_file
+from radixlm.bench.quantized_run import PEERS, LlamaSide, OurSide, flags, gguf_file, random_tokens
 from radixlm.bench.tables import append_json, processor
 from radixlm.kernels.openmp import team
 from radixlm.testing.checkpoints import SHAPES, write_random_checkpoint
@@ -132,12 +133,8 @@ def measured(
     folder: Path, name: str, scratch: Path, python: str | None, threads: int, rounds: int
 ) -> list[dict[str, object]]:
     """A row for each of `works`; ratios are others' times over ours."""
-    random, words = np.random.default_rng(0), SHAPES[folder.name]["vocab_size"]
-
-    def draw(count: int) -> Tokens:
-        drawn: Tokens = random.integers(0, words, count).tolist()
-        return drawn
-
+    words = SHAPES[folder.name]["vocab_size"]
+    draw = functools.partial(random_tokens, np.random.default_rng(0), words)
     times: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         sides: dict[str, Side] = {}

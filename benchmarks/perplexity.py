@@ -10,6 +10,7 @@ chunk. Ends in one JSON line. A Python that has llama_cpp: benchmarks/README.md.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 from contextlib import closing
@@ -21,7 +22,14 @@ from tqdm import tqdm
 
 from benchmarks.rows import show_rows
 from radixlm import Engine, SamplingParams
-from radixlm.bench.quantized_run import CONTEXT, LlamaSide, OurSide, QuantizedTimes, Sizes
+from radixlm.bench.quantized_run import (
+    CONTEXT,
+    LlamaSide,
+    OurSide,
+    QuantizedTimes,
+    Sizes,
+    random_tokens,
+)
 from radixlm.bench.tables import processor
 from radixlm.kernels.openmp import team
 
@@ -66,12 +74,7 @@ def timed(
     path: Path, llama: LlamaSide, vocab: int, threads: int, rounds: int
 ) -> list[QuantizedTimes]:
     """Ours and theirs; one more round, before the others, is not counted."""
-    draw = np.random.default_rng(0)
-
-    def prompt(count: int) -> list[int]:
-        drawn: list[int] = draw.integers(0, vocab, count).tolist()
-        return drawn
-
+    prompt = functools.partial(random_tokens, np.random.default_rng(0), vocab)
     with closing(OurSide(path, {"dtype": "bfloat16"}, threads)) as ours:
         made = [QuantizedTimes("gguf", name, 0) for name in ("gguf", "llama.cpp")]
         team().leave()  # see quantized_run.measure

@@ -233,7 +233,7 @@ def measure(
     found: list[QuantizedTimes] = []
     for contest in contests:
         config = load_config(contest.model)
-        tokens = functools.partial(_drawn, draw, config.vocab_size)
+        tokens = functools.partial(random_tokens, draw, config.vocab_size)
         # One engine at a time: see below.
         with ExitStack() as stack:
             started(f"loading {contest.name}")
@@ -261,7 +261,8 @@ def measure(
     return found
 
 
-def _drawn(draw: np.random.Generator, vocab: int, count: int) -> list[int]:
+def random_tokens(draw: np.random.Generator, vocab: int, count: int) -> list[int]:
+    """A prompt of `count` tokens of which nothing is cached."""
     drawn: list[int] = draw.integers(0, vocab, count).tolist()
     return drawn
 

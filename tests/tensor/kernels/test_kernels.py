@@ -143,8 +143,7 @@ from radixlm.kernels.code_dots import has_code_dots
 from radixlm.products import compiled, panel_products
 from radixlm.products.low_rank import low_rank_kernel
 from radixlm.products.quantizing import quantize
-from radixlm.products.quantized_products import forms_of, quantized_kernel
-from radixlm.products.quantized_strips import StripKind
+from radixlm.products.quantized_products import forms_of, kind_of, quantized_kernel
 
 users = kernels.user_store()
 
@@ -186,8 +185,8 @@ for halves in (False, True):
         )
     weight = quantize(torch.ones(64, 64), bits=4, group=32)
     for form in forms_of(weight):
-        kind = StripKind(4, 32, False, "int", 8, halves, halves, None)
-        made.append(quantized_kernel(form, kind))
+        dtype = torch.bfloat16 if halves else torch.float32
+        made.append(quantized_kernel(form, kind_of(weight, dtype, dtype)))
 print(len(made))
 """
 
@@ -197,4 +196,4 @@ def test_every_worker_is_loaded_by_a_process_that_compiles_none(tmp_path: Path) 
     for what in ("compile", "fetch"):
         command = [sys.executable, "-c", PROCESS, str(tmp_path), what]
         made = subprocess.check_output(command, timeout=600, text=True)  # noqa: S603
-        assert len(list(tmp_path.iterdir())) == int(made) > 14
+        assert len(list(tmp_path.iterdir())) >= int(made) > 14  # quantizing compiles, too

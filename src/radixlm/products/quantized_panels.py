@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from radixlm.kernels.bytes import planes_of, turn_of
+from radixlm.kernels.huge_pages import huge_pages
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker
 from radixlm.kernels.strips import VECTOR_LANES
@@ -43,7 +44,7 @@ def laid_out(
         # Filled up to whole steps of tiles: what is not there counts nothing.
         block_bytes = -(-inputs // STEP) * STEP * LANES * kind.bits // 8
     shape = numbers.numel() // LANES, blocks, block_bytes
-    panels = torch.zeros(shape, dtype=torch.uint8)
+    panels = huge_pages().zeros(shape, torch.uint8)
     ends = torch.zeros((panels.shape[0], 2, LANES))
     _put_codes(weight, numbers, kind, panels)
     for first in range(0, panels.shape[0], _PANELS_AT_ONCE):

@@ -47,7 +47,7 @@ class HugePages:
 
 
 def _mapped(size: int) -> Tensor:
-    """At least that many bytes, 0, that begin with a huge page."""
+    """A mapping of at least that many bytes, all 0, that begins with a huge page."""
     size = -(-size // _HUGE) * _HUGE
     made = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if advice := getattr(mmap, "MADV_HUGEPAGE", None):

@@ -113,9 +113,9 @@ def _by_lanes(values: Sequence[Tensor], blocks: int) -> Tensor:
 
 def _multiples(values: Tensor, steps: Tensor) -> Tensor:
     """How many steps (out, blocks) values (out, groups) are; none of steps of 0."""
-    each = steps.repeat_interleave(values.shape[1] // steps.shape[1], 1)
-    made: Tensor = (values / each).round_()
-    return made.nan_to_num_(0)
+    made: Tensor = values.unflatten(1, (steps.shape[1], -1)) / steps.unsqueeze(2)
+    made.round_().nan_to_num_(0)
+    return made.view(values.shape)
 
 
 def _factors(both: Sequence[Tensor]) -> Tensor:

@@ -1,12 +1,14 @@
 """Sampled answers with seeds, with drafts and without: whether any token differs.
 
     python -m benchmarks.sampled_drafts [--tokens 100000] [--architecture llama ...]
-                                        [--dtype float32]
+                                        [--dtype float32] [--deterministic]
 
 Every kind of drawing takes its turn: temperatures, top-k, top-p, min-p, penalties, bias, stops,
 log-probabilities. Each architecture answers all prompts without drafts, and twice with drafts from
-the tree, which the second time knows all answers. Models are small and random. Ends in one JSON
-line; fails if a token differs, or if no draft was right.
+the tree, which the second time knows all answers. Models are small and random. In other company
+the last bits of logits differ, and so may a draw, once in a while, also without drafts: other_batch
+says how many answers do so 3 at a time; with --deterministic none may. Ends in one JSON line; fails
+if more answers differ than in another batch, or if no draft was right.
 """
 
 from __future__ import annotations
@@ -54,13 +56,14 @@ def drawn(outputs: Sequence[RequestOutput]) -> list[tuple[Any, ...]]:
     return [(o.token_ids, o.text, o.finish_reason, o.matched_stop) for o in outputs]
 
 
-def compare(name: str, tokens: int, dtype: str) -> Iterator[dict[str, Any]]:
+def compare(name: str, tokens: int, **flags: Any) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_checkpoint(Path(scratch), name)
         count = -(-tokens // ANSWER)
-        [(plain, _)] = answers(folder, count, 1, dtype=dtype)
-        before, flags = (0, 0), {"dtype": dtype, "speculative_algorithm": "tree"}
-        runs = answers(folder, count, 2, **flags)
+        [(plain, _)] = answers(folder, count, 1, **flags)
+        [(few, _)] = answers(folder, count, 1, max_running_requests=3, **flags)
+        other = sum(a != b for a, b in zip(drawn(few), drawn(plain), strict=True))
+        before, runs = (0, 0), answers(folder, count, 2, speculative_algorithm="tree", **flags)
         for run, (outputs, stats) in zip(("new", "known"), runs, strict=True):
             pairs = zip(drawn(outputs), drawn(plain), strict=True)
             made = stats.draft_tokens, stats.accepted_tokens
@@ -71,6 +74,7 @@ def compare(name: str, tokens: int, dtype: str) -> Iterator[dict[str, Any]]:
                 "drafted": made[0] - before[0],
                 "accepted": made[1] - before[1],
                 "different": sum(ours != theirs for ours, theirs in pairs),
+                "other_batch": other,
             }
             before = made
 
@@ -80,11 +84,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=100_000, help="of all models together")
     parser.add_argument("--architecture", nargs="+", choices=ARCHITECTURES, default=FAMILIES)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--deterministic", action="store_true")
     args = parser.parse_args(arguments)
+    flags = {"dtype": args.dtype, "deterministic": args.deterministic}
     each = args.tokens // len(args.architecture)
-    rows = [row for name in args.architecture for row in compare(name, each, args.dtype)]
+    rows = [row for name in args.architecture for row in compare(name, each, **flags)]
     show_rows("sampled answers, drafts on and off", rows)
-    good = all(row["accepted"] and not row["different"] for row in rows)
+    good = all(row["accepted"] and row["different"] <= row["other_batch"] for row in rows)
     print(json.dumps({"benchmark": "sampled_drafts", "rows": rows, "passed": good}))
     return 0 if good else 1
 

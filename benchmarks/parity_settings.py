@@ -181,8 +181,8 @@ def run_setting(
         setting.place == "disk",
     )
     counts = stats.retractions, stats.preemptions, stats.cached_tokens
-    counts += stats.draft_tokens, stats.accepted_tokens
-    return Outcome(setting.name, *compared(outputs, expected), *counts)
+    drafts = stats.draft_tokens, stats.accepted_tokens
+    return Outcome(setting.name, *compared(outputs, expected), *counts, *drafts)
 
 
 def compared(outputs: Sequence[RequestOutput], expected: Greedy) -> tuple[int, int, int]:

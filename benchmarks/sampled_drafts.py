@@ -37,7 +37,7 @@ KINDS = (
     replace(_DRAWN, top_p=0.8),
     replace(_DRAWN, min_p=0.05, temperature=1.5),
     replace(_DRAWN, frequency_penalty=-0.5, presence_penalty=0.3, repetition_penalty=1.1),
-    replace(_DRAWN, logit_bias={7: 3.0, 9: -3.0}, min_tokens=20, stop_token_ids=(11,)),
+    replace(_DRAWN, logit_bias={7: 3.0, 9: -3.0}, min_tokens=20, stop_token_ids=frozenset({11})),
     replace(_DRAWN, logprobs=3),
 )
 

@@ -105,7 +105,7 @@ def measure(
 @torch.inference_mode()
 def _generate(model: transformers.PreTrainedModel, prompts: Any, answer: int) -> torch.Tensor:
     batch = torch.from_numpy(prompts)
-    found: torch.Tensor = model.generate(  # type: ignore[operator]
+    found: torch.Tensor = model.generate(
         batch,
         attention_mask=torch.ones_like(batch),
         max_new_tokens=answer,

@@ -17,10 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
-from starlette.types import ASGIApp
 
-from radixlm.server.http.listen import bind
 from radixlm.testing.ports import free_port
 
 PATIENCE = 120.0
@@ -112,23 +109,6 @@ def serving(
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(timeout=60)
-
-
-@contextmanager
-def served_here(app: ASGIApp) -> Iterator[str]:
-    """Serve an application on a free port and a thread of this process; gives its URL."""
-    listener = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
 
 
 def _answers(port: int) -> bool:

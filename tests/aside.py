@@ -1,11 +1,14 @@
-"""A process beside the tests for what would stay in theirs: Ray warns, and keeps threads."""
+"""Processes beside the tests; one for what would stay in theirs: Ray warns, and keeps threads."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 CHILD = """
@@ -24,6 +27,16 @@ for line in sys.stdin:
             failed = traceback.format_exc()
     print(json.dumps([said.getvalue(), failed]), file=answers, flush=True)
 """
+
+
+@contextmanager
+def started(arguments: list[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A program that does not outlive the block: a test that fails would wait for it for ever."""
+    with subprocess.Popen(arguments, **options) as process:  # noqa: S603
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class Aside:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import certifi
+import httpx
 import pytest
 
 # Several processes of tests have the same processors: threads that wait for each other sleep
@@ -37,4 +39,15 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     file.write_text(first + end, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_FILE", str(file))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """Where httpx is given no limit, its own of five seconds would measure the machine."""
+    limits = inspect.signature(httpx.get).parameters["timeout"].default
+    with pytest.MonkeyPatch.context() as patch:
+        for each in ("connect", "read", "write", "pool"):
+            patch.setattr(limits, each, 60.0)
+        assert httpx.Client().timeout == httpx.Timeout(60.0)
         yield

@@ -325,7 +325,7 @@ def live(
     with soon_ended():
         thread.start()
         try:
-            assert ready.wait(10)
+            assert ready.wait(60)
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.force_exit = force
@@ -374,7 +374,7 @@ def running(monkeypatch: pytest.MonkeyPatch, **flags: Any) -> Iterator[int | Non
     with soon_ended():
         thread.start()
         try:
-            assert ready.wait(10)
+            assert ready.wait(60)
             yield ports[0][1] if isinstance(ports[0], tuple) else None
         finally:
             if made:

@@ -37,7 +37,7 @@ def run(
         transport = httpx.ASGITransport(client.app, raise_app_exceptions=False)
         async with (
             httpx.AsyncClient(transport=transport, base_url="http://test") as http,
-            asyncio.timeout(30),
+            asyncio.timeout(120),
         ):
             sent = [
                 asyncio.create_task(http.post(path, json=body, headers=bearer(own)))

@@ -67,7 +67,7 @@ def follow_until(events: Iterator[tuple[str, dict[str, Any]]], seen: Seen, versi
 def test_a_snapshot_and_its_changes_are_the_tree(engine):
     with live(engine) as url:
         complete(url, "shared beginning, one end")
-        with httpx.stream("GET", f"{url}/cache/events", timeout=10) as answer:
+        with httpx.stream("GET", f"{url}/cache/events", timeout=60) as answer:
             events = told(answer.iter_lines())
             seen = Seen()
             seen.take(*next(events))
@@ -100,7 +100,7 @@ def viewers(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> list[Viewer
 
 def test_a_slow_viewer_is_dropped_and_sees_it_afresh(engine, viewers):
     """It holds up nobody, and in the end knows what all know."""
-    with live(engine) as url, httpx.stream("GET", f"{url}/cache/events", timeout=10) as answer:
+    with live(engine) as url, httpx.stream("GET", f"{url}/cache/events", timeout=60) as answer:
         events = told(answer.iter_lines())
         seen = Seen()
         seen.take(*next(events))

@@ -22,7 +22,7 @@ def test_it_is_asked_to_end_when_its_engine_dies(caplog: pytest.LogCaptureFixtur
         await asyncio.sleep(0.1)
         assert not server.should_exit
         engine.client.put(Died(EngineDeadError("rank 1 of 2 is gone")))
-        await asyncio.wait_for(ending, 10)
+        await asyncio.wait_for(ending, 60)
 
     asyncio.run(die_after_a_moment())
     assert server.should_exit

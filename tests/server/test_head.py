@@ -12,7 +12,7 @@ from tests.server_support import live
 @pytest.mark.parametrize("path", ["/health", "/ping", "/v1/models", "/metrics", "/server_info"])
 def test_head_is_get_without_a_body(fake, path):
     with live(fake.engine) as url:
-        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
         for _ in range(2):  # on one connection: a body would be read as the next answer
             connection.request("HEAD", path)
             answer = connection.getresponse()

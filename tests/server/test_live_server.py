@@ -59,18 +59,18 @@ def test_a_client_that_leaves_ends_its_requests_within_a_step(slow, path, stream
 def test_a_client_that_leaves_the_queue_ends_its_request():
     engine, _ = fake_engine(seconds=STEP, max_running_requests=1)
     with live(engine) as url, httpx.Client(base_url=url) as client:
+        whole: list[httpx.Response] = []
+        body = {"prompt": "a", "max_tokens": 40}
         thread = threading.Thread(
-            target=client.post,
-            args=("/v1/completions",),
-            kwargs={"json": {"prompt": "a", "max_tokens": 40}},
+            target=lambda: whole.append(client.post("/v1/completions", json=body))
         )
         thread.start()
         assert until(lambda: engine.stats().running == 1)
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{url}/v1/completions", json={"prompt": "b", "stream": True}, timeout=0.1)
         assert until(lambda: engine.stats().requests_aborted == 1)
-        assert engine.stats().running == 1
         thread.join()
+    assert whole[0].json()["usage"]["completion_tokens"] == 40
     asyncio.run(engine.close())
 
 

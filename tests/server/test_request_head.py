@@ -46,7 +46,7 @@ def answers(url: str, *parts: bytes, count: int) -> list[int]:
     """The statuses of the answers: until there are `count`, and no more in the time after."""
     host, port = url.removeprefix("http://").split(":")
     found = b""
-    with contextlib.closing(socket.create_connection((host, int(port)), timeout=10)) as connection:
+    with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as connection:
         for place, part in enumerate(parts):
             time.sleep(0.02 if place else 0)  # a packet of its own
             connection.sendall(part)
@@ -155,7 +155,7 @@ def test_what_is_no_request_is_answered_behind_the_one_before(url: str) -> None:
 @pytest.mark.parametrize("kept", [b"\r\n", b"\r\n\r\n"])
 def test_ends_of_lines_hold_no_connection(url: str, kept: bytes) -> None:
     host, port = url.removeprefix("http://").split(":")
-    with contextlib.closing(socket.create_connection((host, int(port)), timeout=10)) as connection:
+    with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as connection:
         connection.sendall(GET + kept)
         while connection.recv(65536):
             connection.sendall(kept)

@@ -32,7 +32,7 @@ def engine():
 
 def connect(url: str) -> socket.socket:
     host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection((host, int(port)), timeout=60)
 
 
 def answer_to(url: str, sent: bytes) -> bytes:

@@ -38,7 +38,7 @@ def unharmed(slow):
 def connected(url: str) -> Iterator[socket.socket]:
     """A connection; when it is left the server still answers others."""
     host, port = url.removeprefix("http://").split(":")
-    with contextlib.closing(socket.create_connection((host, int(port)), timeout=10)) as connection:
+    with contextlib.closing(socket.create_connection((host, int(port)), timeout=60)) as connection:
         yield connection
     assert httpx.post(f"{url}/v1/completions", content=BODY).status_code == 200
 
@@ -57,7 +57,7 @@ def drip(connection: socket.socket, data: bytes, pause: float = 0.05) -> bytes:
             return b""
     else:
         pytest.fail("the server took it all")
-    connection.settimeout(10)
+    connection.settimeout(60)
     return answer + rest(connection)
 
 
@@ -72,7 +72,7 @@ def rest(connection: socket.socket) -> bytes:
 
 def one_answer(connection: socket.socket) -> bytes:
     """What comes until an answer is whole; the connection may go on."""
-    connection.settimeout(10)
+    connection.settimeout(60)
     answer = b""
     while True:
         answer += connection.recv(65536)
@@ -117,7 +117,7 @@ def test_a_second_request_has_its_own_time(slow):
 def test_answers_and_bodies_may_take_longer_than_headers(slow):
     body = json.dumps({"prompt": "a", "max_tokens": 20}).encode()
     head = HEAD.replace(str(len(BODY)).encode(), str(len(body)).encode())
-    with live(slow, header_timeout=0.3, body_timeout=10) as url, connected(url) as connection:
+    with live(slow, header_timeout=0.3, body_timeout=60) as url, connected(url) as connection:
         connection.sendall(head + body[:5])
         time.sleep(0.4)
         connection.sendall(body[5:])
@@ -138,7 +138,7 @@ def test_a_head_that_begins_while_another_is_answered_waits_with_it(slow):
 def test_requests_in_one_packet_are_both_answered(slow):
     with live(slow, header_timeout=0.3) as url, connected(url) as connection:
         connection.sendall((HEAD + BODY) * 2)
-        connection.settimeout(10)
+        connection.settimeout(60)
         answer = b""
         while answer.count(b'"usage"') < 2:
             answer += connection.recv(65536)
@@ -152,7 +152,7 @@ def test_without_a_limit_slow_headers_are_waited_for(slow):
         connection.settimeout(0.5)
         with pytest.raises(TimeoutError):
             connection.recv(1)
-        connection.settimeout(10)
+        connection.settimeout(60)
         connection.sendall(HEAD[30:] + BODY)
         assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
 
@@ -195,7 +195,7 @@ def test_a_hundred_megabytes_are_refused_as_soon_as_they_are_known(slow, chunked
         connection.settimeout(0.01)
         answer = b""
         while sent < size and not answer:
-            connection.settimeout(10)
+            connection.settimeout(60)
             connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
             sent += len(piece)
             connection.settimeout(0.05)

@@ -62,12 +62,16 @@ TILES = (
     "products/test_quantized.py::test_a_row_has_the_same_bits_in_any_company_and_form",
     "products/test_quantized.py::test_what_no_form_knows_is_multiplied_in_blocks_when_bits_matter",
 )
+# Without float32 that is no codes: where a processor has more than these features, the suite itself
+# runs just that code.
+NARROWER = "test_coded_pool or test_quantized or not (dtype0 or float32)"
 EMULATION = HERE / "emulated_amx.py"
 
 
 class FeatureSet(NamedTuple):
     """features: LLVM's names. aten, onednn: the same for torch's own code. tests: files, functions
-    and cases. plugin: of pytest, that emulates what the processor has not.
+    and cases. plugin: of pytest, that emulates what the processor has not. chosen: which of the
+    tests are run, in pytest's words.
     """
 
     features: tuple[str, ...]
@@ -75,13 +79,18 @@ class FeatureSet(NamedTuple):
     onednn: str
     tests: tuple[str, ...]
     plugin: str | None = None
+    chosen: str = ""
 
 
 SETS = {
     "AVX2": FeatureSet(("avx2", "fma", "f16c"), "avx2", "AVX2", WIDTH),
-    "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE", VECTORS),
+    "AVX-512": FeatureSet(AVX512, "avx512", "AVX512_CORE", VECTORS, chosen=NARROWER),
     "AVX-512 with bfloat16 and bytes": FeatureSet(
-        (*AVX512, "avx512bf16", "avx512vnni"), "avx512", "AVX512_CORE_BF16", VECTORS
+        (*AVX512, "avx512bf16", "avx512vnni"),
+        "avx512",
+        "AVX512_CORE_BF16",
+        VECTORS,
+        chosen=NARROWER,
     ),
     "AMX, emulated": FeatureSet(
         (*AVX512, "avx512bf16"),
@@ -122,10 +131,11 @@ def emulated_home(cache: pytest.Cache) -> Path:
 
 
 def run(name: str, environment: Mapping[str, str]) -> None:
-    _, _, _, tests, plugin = SETS[name]
+    _, _, _, tests, plugin, chosen = SETS[name]
     program = [sys.executable, "-m", "pytest", "-qxrs", "-m", "not slow", "-p", "no:cacheprovider"]
     program += [option for each in HANGS for option in ("-o", each)]
     program += [] if plugin is None else ["-p", plugin]
+    program += ["-k", chosen] if chosen else []
     done = subprocess.run(  # noqa: S603
         [*program, *(str(HERE / test) for test in tests)],
         env=environment,
@@ -142,7 +152,7 @@ def run(name: str, environment: Mapping[str, str]) -> None:
 def test_compiled_code(name: str, pytestconfig: pytest.Config) -> None:
     if missing := lacking(name):
         pytest.skip(f"this processor has no {', '.join(missing)}")
-    features, aten, onednn, _, plugin = SETS[name]
+    features, aten, onednn, _, plugin, _ = SETS[name]
     processor = {
         "NUMBA_CPU_NAME": "x86-64",
         "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in features),

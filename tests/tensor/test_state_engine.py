@@ -32,7 +32,14 @@ STEPS = 12
 PARAMS = SamplingParams(max_tokens=STEPS, temperature=0, ignore_eos=True)
 LATENT = "bailing_hybrid", "kimi_linear"
 NOT_DETERMINISTIC = *LATENT, "mamba", "falcon_mamba", "jamba", "lfm3", "recurrent_gemma", "zamba"
-QUICK, SLOW = ("qwen3_5_text",), pytest.mark.slow
+# One of each kind of state, and one beside each other kind of memory: what an engine does with
+# checkpoints is the same for all of a kind. They stand first, so that each is made once.
+KINDS = "qwen3_5_text", "bamba", "lfm2", "lfm3", "kimi_linear", "mamba"
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow if place else [])
+    for place, name in enumerate((*KINDS, *sorted(HYBRIDS.keys() - {*KINDS})))
+]
+of_each_kind = pytest.mark.parametrize("model", NAMES[: len(KINDS)], indirect=True)
 
 
 class Model:
@@ -52,12 +59,7 @@ class Model:
         return Engine(str(self.folder), **{"kv_tokens": 1_000, "dtype": "float32", **flags})
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in HYBRIDS
-    ],
-)
+@pytest.fixture(scope="module", params=NAMES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(tmp_path_factory.mktemp("model"), request.param)
 
@@ -85,6 +87,7 @@ def test_cold_then_warm_from_ends_of_prompts(model: Model) -> None:
             assert (list(again.token_ids), again.cached_tokens) == (wanted, len(prompt) - 1)
 
 
+@of_each_kind
 def test_the_next_turn_goes_on_from_the_end_of_an_answer(model: Model) -> None:
     turn = [*LONG, *model.wanted[0], 5, 6, 7]
     [wanted] = model.answers([turn])
@@ -95,6 +98,7 @@ def test_the_next_turn_goes_on_from_the_end_of_an_answer(model: Model) -> None:
     assert (list(after.token_ids), after.cached_tokens) == (wanted, len(LONG) + STEPS - 1)
 
 
+@of_each_kind
 def test_prompts_that_wait_together_part_at_checkpoints(model: Model) -> None:
     """The second request of a branch hits, not the third."""
     with model.opened() as engine:
@@ -103,6 +107,7 @@ def test_prompts_that_wait_together_part_at_checkpoints(model: Model) -> None:
     assert sorted(output.cached_tokens for output in found) == [0, 40, 70, 100]
 
 
+@of_each_kind
 def test_a_branch_that_came_too_late_is_told_and_left_a_checkpoint(model: Model) -> None:
     """It parts before the last 64 tokens of the first, which left one there."""
     prompts = [LONG, [*LONG[:40], *range(2, 40)]]
@@ -126,6 +131,7 @@ def test_chunks_and_a_ladder_of_checkpoints(model: Model, chunk: int) -> None:
     assert [output.cached_tokens for output in found] == [0, 64, 96, 32]
 
 
+@of_each_kind
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_a_pool_of_tokens_that_is_too_small_for_all(model: Model, page_size: int) -> None:
     """Requests are retracted, and come back to where they were."""
@@ -136,6 +142,7 @@ def test_a_pool_of_tokens_that_is_too_small_for_all(model: Model, page_size: int
         assert engine.client.stats().retractions or page_size == 4
 
 
+@of_each_kind
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_a_pool_of_states_that_is_too_small_for_all(model: Model, size: int) -> None:
     with model.opened(max_mamba_cache_size=size, state_checkpoint_interval=8) as engine:
@@ -148,6 +155,7 @@ def test_a_pool_of_states_that_is_too_small_for_all(model: Model, size: int) -> 
         assert stats.leaks == 0
 
 
+@of_each_kind
 def test_without_a_cache(model: Model) -> None:
     with model.opened(disable_radix_cache=True) as engine:
         for _ in range(2):
@@ -186,6 +194,7 @@ def test_a_state_that_is_not_finite_is_left_nowhere(model: Model, tmp_path: Path
         assert list(engine.generate(LONG, PARAMS)[0].token_ids) == model.wanted[0]
 
 
+@of_each_kind
 def test_pins_keep_a_checkpoint(model: Model) -> None:
     with model.opened(max_mamba_cache_size=4, max_pinned_tokens=400) as engine:
         engine.generate(LONG, PARAMS)
@@ -197,6 +206,7 @@ def test_pins_keep_a_checkpoint(model: Model) -> None:
     assert (list(again.token_ids), again.cached_tokens) == (model.wanted[0], len(LONG) - 1)
 
 
+@of_each_kind
 def test_breakpoints_are_kept(model: Model) -> None:
     """What is to be kept of a prompt ends at a checkpoint, and stays."""
     with model.opened(max_mamba_cache_size=6, max_pinned_tokens=400) as engine:
@@ -207,6 +217,7 @@ def test_breakpoints_are_kept(model: Model) -> None:
     assert (list(marked.token_ids), again.cached_tokens) == (model.wanted[0], 60)
 
 
+@of_each_kind
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_random_chats(model: Model, seed: int) -> None:

@@ -24,21 +24,21 @@ LONG = [2 + number * 7 % 60 for number in range(150)]
 PROMPTS = [LONG, [*LONG[:70], *range(2, 40)], [*LONG[:100], *range(9, 29)], LONG[:41]]
 WARM = [149, 107, 119, 40]
 PARAMS = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
-QUICK = ("qwen3_5_text",)
 # Models without keys and values: they are refused.
 ALONE = ("mamba", "falcon_mamba", "mamba2")
+# One of each kind of state, and one beside each other kind of memory. They stand first, so that
+# each is made once.
+KINDS = "qwen3_5_text", "bamba", "lfm2", "lfm3", "kimi_linear"
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow if place else [])
+    for place, name in enumerate((*KINDS, *sorted(HYBRIDS.keys() - {*KINDS, *ALONE})))
+]
+of_each_kind = pytest.mark.parametrize("model", NAMES[: len(KINDS)], indirect=True)
 # Of a prompt and what it shares: too few for all checkpoints, and for one running request more.
 FEW = {"max_mamba_cache_size": 4, "max_running_requests": 2, "kv_tokens": 200}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
-        for name in HYBRIDS
-        if name not in ALONE
-    ],
-)
+@pytest.fixture(scope="module", params=NAMES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"), request.param)
 
@@ -79,6 +79,7 @@ def known(engine: Engine) -> list[int]:
     return list(engine.client.ask(restorable).result())
 
 
+@of_each_kind
 def test_few_slots_and_host_memory_find_what_many_slots_do(
     model: Path, expected: list[list[int]]
 ) -> None:
@@ -113,6 +114,7 @@ def test_another_engine_goes_on_from_what_is_on_disk(
         assert engine.stats().leaks == 0
 
 
+@of_each_kind
 def test_a_damaged_block_of_a_state_is_found(
     model: Path, expected: list[list[int]], tmp_path: Path
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_damaged_block_of_a_state_is_found(
         assert tokens(asked(engine)) == expected
 
 
+@of_each_kind
 def test_no_room_for_a_checkpoint_is_said_at_once(model: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"holds no checkpoint of states, which takes the room of"

@@ -18,6 +18,7 @@ from radixlm.core.errors import ConfigError, EngineDeadError, InvalidRequestErro
 from radixlm.core.keys import as_key
 from radixlm.engine import EngineCore
 from radixlm.testing.reference import make_checkpoint
+from tests.aside import started
 from tests.invariants import check
 from tests.server_support import until
 
@@ -304,13 +305,12 @@ def test_the_server_ends_with_its_engine(folder: Path, tmp_path: Path) -> None:
     flags = ("--tensor-parallel-size", "2", "--kv-tokens", "100", "--uds", str(tmp_path / "sock"))
     start = "from radixlm.cli.start import main; main()"
     command = [sys.executable, "-c", start, "serve", str(folder), *flags]
-    with subprocess.Popen(  # noqa: S603
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started(command, text=True, **pipes) as server:
         assert server.stdout is not None
         assert server.stderr is not None
         assert "serves" in server.stdout.readline()
         [other] = ranks(server.pid)
         os.kill(other, signal.SIGKILL)
-        assert server.wait(30) == 1
+        assert server.wait(60) == 1
         assert "rank 1 of 2" in server.stderr.read().splitlines()[-1]

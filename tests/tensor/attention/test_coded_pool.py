@@ -45,19 +45,9 @@ def test_all_that_reads_a_pool_reads_codes(
     assert _off(in_codes(case), backend) < near
 
 
-@pytest.mark.slow  # each shape is compiled
+@pytest.mark.slow  # each shape is compiled: test_same_bits compares others with the reference
 @pytest.mark.parametrize("backend", WAYS)
-@pytest.mark.parametrize(
-    ("heads", "kind"),
-    [
-        (Heads(12, 1, 80), 0),
-        (Heads(32, 1, 96), 1),
-        (Heads(8, 2, 128), 0),
-        (Heads(4, 2, 8), 1),
-        (Heads(5, 1, 20), 1),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("heads", "kind"), [(Heads(32, 1, 96), 1), (Heads(4, 1, 20), 1)], ids=str)
 def test_any_shape_of_heads(backend: str, heads: Heads, kind: int) -> None:
     dtype, near = DTYPES[kind]
     case = make_case([(70, 1), (3, 9), (0, 140)], heads, dtype, "cpu", seed=1, scattered=True)

@@ -11,7 +11,8 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "heads", [Heads(6, 3, 16), Heads(4, 1, 8), pytest.param(Heads(4, 4, 8), marks=pytest.mark.slow)]
+    "heads",
+    [Heads(6, 3, 16), Heads(4, 1, 8), pytest.param(Heads(4, 4, 16), marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("scattered", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -138,7 +138,7 @@ def ended(reports: SimpleQueue[Report], ticket: int) -> tuple[list[int], Ended]:
     """How far the job had come with each report."""
     seen: list[int] = []
     while True:
-        report = reports.get(timeout=10)
+        report = reports.get(timeout=60)
         if isinstance(report, Moved) and report.ticket == ticket:
             seen.append(report.upto)
         if isinstance(report, Ended) and report.ticket == ticket:

@@ -53,7 +53,7 @@ class Disk:
         self.thread.start()
         paths: list[StoredPath] = []
         while True:
-            news = self.reports.get(timeout=10)
+            news = self.reports.get(timeout=60)
             assert isinstance(news, News)
             paths += news.added
             if news.complete:
@@ -66,7 +66,7 @@ class Disk:
     def until_ended(self, ticket: int) -> list[Moved | Ended]:
         told: list[Moved | Ended] = []
         while not told or not isinstance(told[-1], Ended):
-            report = self.reports.get(timeout=10)
+            report = self.reports.get(timeout=60)
             if isinstance(report, Moved | Ended) and report.ticket == ticket:
                 told.append(report)
         return told
@@ -91,7 +91,7 @@ class Stuck:
             return None  # it holds nothing in memory
         answer = self._real(*args)
         self.asked.set()
-        assert self.may.wait(10)
+        assert self.may.wait(60)
         return answer
 
 
@@ -174,7 +174,7 @@ def test_reads_go_before_writes(tmp_path: Path) -> None:
         disk.thread.submit(Write(ticket, b"", path(1, first=100 * ticket), 0, slots_of(1)))
     disk.thread.submit(Read(9, b"", path(1), 0, slots_of(1)))
     disk.thread.start()
-    order = [disk.reports.get(timeout=10) for _ in range(10)]
+    order = [disk.reports.get(timeout=60) for _ in range(10)]
     assert [each.ticket for each in order if isinstance(each, Ended)] == [9, 0, 1, 2, 3]
     assert disk.thread.stop(10)
 
@@ -206,7 +206,7 @@ def test_what_another_process_stores_is_told(disk: Disk, tmp_path: Path) -> None
     other = Disk(tmp_path)
     other.start()
     other.write(path(3), slots_of(3))
-    news = disk.reports.get(timeout=10)
+    news = disk.reports.get(timeout=60)
     assert isinstance(news, News)
     assert [each.tokens.tolist() for each in news.added] == [path(3).tolist()]
     assert disk.read(path(3), slots_of(3)).upto == 12
@@ -221,7 +221,7 @@ def test_a_folder_that_is_gone_fails_what_is_written(disk: Disk, tmp_path: Path)
     assert (result.upto, result.absent) == (4, False)
     assert "disk cache" in result.error
     disk.thread.submit(Drop([StoredPath(b"", path(1))]))
-    while not isinstance(report := disk.reports.get(timeout=10), Failed):
+    while not isinstance(report := disk.reports.get(timeout=60), Failed):
         assert isinstance(report, News | Moved | Ended)
     assert disk.read(path(1), slots_of(1)).upto in (0, 4)
 
@@ -243,7 +243,7 @@ def test_slots_of_a_read_that_hangs_are_not_touched_once_it_is_abandoned(
     disk.write(path(2), slots_of(2))
     stuck, into = Stuck(monkeypatch, "read"), slots_of(2, first=8)
     assert disk.thread.submit(Read(2, b"", path(2), 0, into))
-    assert stuck.asked.wait(10)
+    assert stuck.asked.wait(60)
     disk.thread.abandon(2)
     fill(disk.pool, into)
     before = [part.clone() for part in (*disk.pool.keys, *disk.pool.values)]
@@ -262,7 +262,7 @@ def test_a_write_that_hangs_stores_nothing_once_its_slots_are_others(
     before = [part[: 2 * TOKENS].clone() for part in disk.pool.keys]
     stuck = Stuck(monkeypatch, what)
     assert disk.thread.submit(Write(1, b"", path(2), 0, slots_of(2)))
-    assert stuck.asked.wait(10)
+    assert stuck.asked.wait(60)
     disk.thread.abandon(1)
     fill(disk.pool, slots_of(2))
     stuck.may.set()
@@ -295,7 +295,7 @@ def test_damaged_blocks_are_told(disk: Disk, tmp_path: Path) -> None:
     [file] = tmp_path.glob("*.blocks")
     file.write_bytes(bytes(file.stat().st_size))
     disk.thread.submit(Read(2, b"", path(2), 0, slots_of(2)))
-    while not isinstance(report := disk.reports.get(timeout=10), Damaged):
+    while not isinstance(report := disk.reports.get(timeout=60), Damaged):
         assert isinstance(report, News)
     assert report == Damaged(1)
     assert disk.until_ended(2) == [Ended(2, 0, absent=True)]

@@ -119,7 +119,7 @@ def test_host_memory_has_a_second_part_or_gets_it() -> None:
     def ended(job: Job, ticket: int) -> Ended:
         assert thread.submit(job)
         while True:
-            report = reports.get(timeout=10)
+            report = reports.get(timeout=60)
             if isinstance(report, Ended) and report.ticket == ticket:
                 return report
 

@@ -42,14 +42,14 @@ def test_what_another_process_has_not_written_yet_is_left_to_it(tmp_path: Path) 
 
     def known() -> tuple[int, int]:
         """The tokens that are known to be stored, and those that a request could go on from."""
-        saving.waits.append(reports.get(timeout=10))
+        saving.waits.append(reports.get(timeout=60))
         saving.turn(inf)
         return tier.length_of(key, namespace), tier.restorable(key, namespace)
 
     writer.put(blocks_of(path[:12], namespace.packed()))
     thread.start()
     assert (known(), mover.jobs) == ((8, 0), [])  # found at the start
-    reports.get(timeout=10)  # the end of that
+    reports.get(timeout=60)  # the end of that
     writer.put(blocks_of(path[:16], namespace.packed()))
     assert (known(), mover.jobs) == ((8, 0), [])  # news
     writer.put(blocks_of(path, namespace.packed()))

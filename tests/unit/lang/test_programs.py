@@ -179,7 +179,7 @@ def test_a_stream_waits_for_what_the_program_has_not_come_to(backend):
     go = threading.Event()
 
     def body(s):
-        go.wait(10)
+        go.wait(60)
         s += rl.gen("late")
 
     state = rl.function(lambda s: body(s)).run(backend=backend, stream=True)
@@ -377,18 +377,18 @@ def test_joined_variables_come_to_coroutines_as_text(backend):
 
 
 def test_a_variable_that_is_set_wakes_who_waits_for_it(backend):
-    go, asked = threading.Event(), threading.Event()
+    go, asked, over = threading.Event(), threading.Event(), threading.Event()
 
     def body(s):
-        go.wait(10)
+        go.wait(60)
         s["late"] = 5
-        asked.wait(10)
+        asked.wait(60)
+        over.set()
 
     state = rl.function(lambda s: body(s)).run(backend=backend, stream=True)
     threading.Timer(0.05, go.set).start()
-    threading.Timer(5, asked.set).start()
     assert state["late"] == 5
-    assert not asked.is_set()
+    assert not over.is_set()
     asked.set()
 
 
@@ -428,7 +428,7 @@ def test_a_read_is_not_refused_by_a_close_that_comes_between(backend, monkeypatc
 
     def body(s):
         s += "x"
-        go.wait(10)
+        go.wait(60)
 
     go, line = threading.Event(), ir.caller_line
     state = rl.function(lambda s: body(s)).run(backend=backend, stream=True)

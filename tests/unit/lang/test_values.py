@@ -36,7 +36,7 @@ def test_pieces_come_as_they_grow_to_threads_and_to_coroutines():
         return [piece async for piece in pieces]
 
     assert asyncio.run(read()) == ["d"]
-    reader.join(10)
+    reader.join(60)
     assert "".join(found) == "abcd"
 
 

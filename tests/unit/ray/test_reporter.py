@@ -62,7 +62,7 @@ async def main():
     print("report" in router.calls, router.calls[-1], len(router.calls) - count)
     await engine.close()
 
-asyncio.run(asyncio.wait_for(main(), 30))
+asyncio.run(asyncio.wait_for(main(), 120))
 """
 )
 # A tree whose picture comes after some of the reports, and whose changes do not come, the first
@@ -116,7 +116,7 @@ async def main():
     await reporter.close()
     await engine.close()
 
-asyncio.run(asyncio.wait_for(main(), 20))
+asyncio.run(asyncio.wait_for(main(), 120))
 """
 )
 

@@ -48,7 +48,7 @@ def test_a_line_forgets_those_who_came_back_and_are_gone() -> None:
     assert line.head() is oldest
 
 
-def testovertakers_are_counted_up_to_the_bound_only() -> None:
+def test_overtakers_are_counted_up_to_the_bound_only() -> None:
     line = TenantQueue(make_order("lof"), bound=5)
     oldest = _state(0)
     line.push(oldest)

@@ -3,14 +3,15 @@
     python -m benchmarks.parity [--prompts 64] [--tokens 64] [--device cuda] [--read-together]
                                 [--architecture llama ...] [--setting "cache off" ...]
                                 [--every 3 [--first 1]] [--fields '{"sliding_window": 24}']
-                                [--tp-size 2] [--drafts]
+                                 [--tp-size 2] [--drafts] [--states]
     python -m benchmarks.parity --places [--prompts 64] [--tokens 64]
 
 --fields: of config.json, of all models. --read-together: every shared node is one read for all its
 rows, as it is in larger models; in these small ones it does not pay, and each row reads by itself.
-What is stored is read, however fast computing it would be. --drafts: with drafts from the tree,
-of which some must be right. --places: models with windows or states,
-in every place, with one rank and two, cold, warm, restored, and after `kill -9`.
+What is stored is read, however fast computing it would be. --drafts: with drafts from the tree, of
+which some must be right. --states: models that carry states and those whose index has rows beside,
+the first ones in settings of their own, too. --places: models with windows or states, in every
+place, with one rank and two, cold, warm, restored, and after `kill -9`.
 Ends in one JSON line.
 """
 
@@ -32,6 +33,7 @@ from rich.table import Table
 from benchmarks import parity_places
 from benchmarks.parity_settings import (
     SETTINGS,
+    STATE_SETTINGS,
     Difference,
     Outcome,
     logit_difference,
@@ -41,9 +43,11 @@ from benchmarks.parity_settings import (
 from benchmarks.rows import show_rows
 from radixlm.attention import backends
 from radixlm.scheduler import restoring
+from radixlm.testing.hybrids import HYBRIDS
 from radixlm.testing.reference import ARCHITECTURES, greedy, load_reference, make_checkpoint
 
 VOCAB = 320
+STATEFUL = (*HYBRIDS, "deepseek_v32", "glm_moe_dsa", "axk2")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,11 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--architecture", nargs="+", choices=sorted({*ARCHITECTURES, *parity_places.FAMILIES})
     )
     options.add_argument("--fields", type=json.loads, default={}, metavar="JSON")
-    options.add_argument("--setting", nargs="+", choices=[each.name for each in SETTINGS])
+    options.add_argument(
+        "--setting", nargs="+", choices=[each.name for each in (*SETTINGS, *STATE_SETTINGS)]
+    )
     options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
     options.add_argument("--first", type=int, default=0, help="of them; default: 0")
     options.add_argument("--tp-size", type=int, default=1, help="ranks; default: 1")
     options.add_argument("--drafts", action="store_true", help="with drafts from the tree")
+    options.add_argument("--states", action="store_true", help="models with states or side rows")
     options.add_argument("--places", action="store_true", help="windows and states, by place")
     args = options.parse_args(arguments)
     restoring.READING_TO_COMPUTING = 1_000_000
@@ -69,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _by_place(args.architecture, make_prompts(args.prompts, VOCAB), args.tokens)
     drafts = "tree" if args.drafts else "off"
     more = {"tp_size": args.tp_size, "speculative_algorithm": drafts}
-    settings = [replace(each, flags=each.flags | more) for each in SETTINGS]
+    settings = [replace(each, flags=each.flags | more) for each in (*SETTINGS, *STATE_SETTINGS)]
     settings = [each for each in settings if args.setting is None or each.name in args.setting]
     settings = settings[args.first :: args.every]
     if args.read_together:
@@ -81,13 +88,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     good = True
     with tempfile.TemporaryDirectory() as scratch:
-        for seed, architecture in enumerate(args.architecture or ARCHITECTURES):
+        names = args.architecture or (STATEFUL if args.states else ARCHITECTURES)
+        for seed, architecture in enumerate(names):
             folder = Path(scratch) / architecture
             make_checkpoint(folder, architecture, seed=seed, **args.fields)
             difference = logit_difference(folder, prompts, args.device)
             expected = greedy(load_reference(folder), prompts, args.tokens)
             outcomes = [
-                run_setting(folder, setting, prompts, expected, args.device) for setting in settings
+                run_setting(folder, setting, prompts, expected, args.device)
+                for setting in settings
+                if architecture in HYBRIDS or not setting.states
             ]
             console.print(_table(architecture, difference, outcomes))
             good &= difference.good and _all_good(outcomes)
@@ -119,7 +129,7 @@ def _by_place(names: list[str] | None, prompts: list[list[int]], tokens: int) ->
 
 
 def _all_good(outcomes: list[Outcome]) -> bool:
-    wanted = {setting.name: setting.retracts for setting in SETTINGS}
+    wanted = {setting.name: setting.retracts for setting in (*SETTINGS, *STATE_SETTINGS)}
     return all(
         not outcome.different and (outcome.retractions > 0) == wanted[outcome.setting]
         for outcome in outcomes

@@ -22,7 +22,9 @@ from radixlm.core.batch import ScheduledBatch, ScheduledRow
 from radixlm.core.config import SchedulePolicy
 from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
+from radixlm.layers.step_states import StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
+from radixlm.memory.state_pool import StatePool
 from radixlm.models import PlainCheckpoint, load_config, load_model
 from radixlm.runner.model_runner import ForwardBatch
 from radixlm.testing.reference import Greedy, load_reference, reference_logits
@@ -44,6 +46,7 @@ class Setting:
     pinned: prefixes that are pinned between two runs. salted: every other prompt has a namespace
     of its own kind. ranked: the prompts come in waves, each of higher priority than the last, and
     some must be preempted. buries: of a model with windows, tokens must lose their window slots.
+    states: of models that carry states alone; some of them must be evicted.
     place: where `share` of each prompt from its front was stored before by another engine ("disk"),
     or by this one before it was evicted ("host").
     """
@@ -58,6 +61,7 @@ class Setting:
     place: str = ""
     share: float = 1.0
     buries: bool = False
+    states: bool = False
 
 
 def _tight(**flags: Any) -> dict[str, Any]:
@@ -123,6 +127,36 @@ SETTINGS = (
     Setting("half from disk", {}, place="disk", share=0.5),
 )
 
+# Of models that carry states: a ladder of checkpoints, in chunks that end between them; so few
+# slots that hardly any stays, and fewer than requests would run with.
+STATE_SETTINGS = (
+    Setting(
+        "a ladder of 8, chunks of 12",
+        {
+            "state_checkpoint_interval": 8,
+            "chunked_prefill_size": 12,
+            "max_running_requests": 4,
+            "max_mamba_cache_size": 24,
+        },
+        again=True,
+        states=True,
+    ),
+    Setting("6 states", {"max_mamba_cache_size": 6}, again=True, states=True),
+    Setting(
+        "2 states, a ladder of 8",
+        {"max_mamba_cache_size": 2, "state_checkpoint_interval": 8},
+        again=True,
+        states=True,
+    ),
+    Setting(
+        "6 states, small pool",
+        _tight(max_mamba_cache_size=6, kv_tokens=240),
+        again=True,
+        retracts=True,
+        states=True,
+    ),
+)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -175,6 +209,8 @@ def run_setting(
     windows = stats.swa_free + stats.swa_evictable + stats.swa_locked
     assert windows == stats.swa_capacity
     assert not setting.buries or (stats.swa_evicted_tokens > 0) == (stats.swa_capacity > 0)
+    assert not setting.states or stats.mamba_evicted > 0
+    assert stats.mamba_free + stats.mamba_evictable + stats.mamba_locked == stats.mamba_capacity
     assert (stats.preemptions > 0) == setting.ranked
     assert (stats.host_restored > 0, stats.disk_restored > 0) == (
         setting.place == "host",
@@ -311,7 +347,10 @@ def logit_difference(folder: Path, prompts: Sequence[Sequence[int]], device: str
         plan = make_plan((row,))
         attend = backend.prepare(plan, table.table, batch.slots)
         every = torch.arange(key.size, device=where)
-        ours = model.forward(batch.token_ids, batch.positions, attend, every).cpu()
+        carried = StatePool(config.state_shapes, 1, torch.float32, where)
+        states = StepStates([StateRow(0, key.size, 0, 0)], carried.conv, carried.matrices)
+        given = batch.token_ids, batch.positions, attend, every, None, states
+        ours = model.forward(*given).cpu()
         right = reference_logits(theirs, list(prompt))
         largest = max(largest, (ours - right).abs().max().item())
         good &= torch.allclose(ours, right, rtol=1e-5, atol=1e-4)

@@ -4,7 +4,8 @@ requests were admitted.
     no limit      a cache that keeps everything
     clairvoyant   the tokens that are used again soonest are kept; a policy that sees the future
     knowable      what is kept is judged by its class alone, whose reuse ages are known in advance
-    placement     of models with states: the best places for checkpoints, see state_bounds
+    placement     of models with states: the best places for checkpoints among the keys and values
+                  that the run had, beside the states of running requests, see state_bounds
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ Ints = npt.NDArray[np.int64]
 
 class _Noted(NamedTuple):
     """prefixes: of each unit of a prompt and its answer what stands for all tokens up to its end.
-    prompt: tokens that can be found of the prompt: all but its last.
+    prompt: tokens that can be found of the prompt: all but its last. held: that had keys and values
+    in the pool. running: requests that ran, this one included.
     """
 
     prefixes: npt.NDArray[np.uint64]
     prompt: int
+    held: int
+    running: int
 
 
 class History:
@@ -60,16 +64,18 @@ class History:
         self._hasher = PrefixHasher(bytes(32))
         self._units = 0
 
-    def note(self, prompt: Key, answer: Key, namespace: Hashable) -> None:
+    def note(
+        self, prompt: Key, answer: Key, namespace: Hashable, held: int = 0, running: int = 1
+    ) -> None:
         """A request that found what it found just now. Its answer's last token is not kept."""
         prefixes = self._hasher.prefixes(np.concatenate((prompt, answer[:-1])), str(namespace))
         kept = prefixes[self.unit - 1 :: self.unit].copy()
-        self.noted.append(_Noted(kept, prompt.size - 1))
+        self.noted.append(_Noted(kept, prompt.size - 1, held, running))
         self.prompt_tokens += prompt.size
         self._units += kept.size
         while self._units > self._most_units:
             self.unit *= 2
-            self.noted = [_Noted(each.prefixes[1::2].copy(), each.prompt) for each in self.noted]
+            self.noted = [each._replace(prefixes=each.prefixes[1::2].copy()) for each in self.noted]
             self._units = sum(each.prefixes.size for each in self.noted)
 
     def bounds(self, capacity: int, states: int = 0) -> dict[str, float]:
@@ -86,9 +92,8 @@ class History:
             NO_LIMIT: _clairvoyant(paths, sum(paths.sizes)),
         }
         if states:
-            hits[PLACEMENT] = min(
-                placed(paths.sizes, paths.accesses, states - 1), hits[CLAIRVOYANT]
-            )
+            slots = [max(0, states - each.running) for each in self.noted]
+            hits[PLACEMENT] = placed(paths.sizes, paths.accesses, slots)
         return {
             name: round(self.unit * units / self.prompt_tokens, 6) for name, units in hits.items()
         }
@@ -96,11 +101,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """parts: of its path, from the root. prompt: how many of them can be found. length: units."""
+    """parts: of its path, from the root. prompt: how many of them can be found. length: units.
+    held: units of its prompt that had keys and values.
+    """
 
     parts: list[int]
     prompt: int
     length: int
+    held: int
 
 
 class _Paths:
@@ -136,7 +144,8 @@ class _Paths:
         middle = np.searchsorted(at, starts + prompts)
         listed = parts.tolist()
         for each, low, mid, high in zip(noted, first, middle, last, strict=True):
-            self.accesses.append(_Access(listed[low:high], int(mid - low), each.prefixes.size))
+            prompt, held = int(mid - low), each.held // unit
+            self.accesses.append(_Access(listed[low:high], prompt, each.prefixes.size, held))
 
     def next_uses(self) -> list[list[float]]:
         """The next use of each part of each access: the number of the access that asks for it

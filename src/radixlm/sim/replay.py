@@ -214,10 +214,12 @@ class Replay:
             self._first_tokens[name] = now
             self.routing.began(name)
             call = under_way.call
-            self.history.note(call.prompt, call.answer, call.namespace)
-            self.cached.append(output.cached_tokens)
+            held, running = output.cached_tokens, len(self._first_tokens)
+            self.cached.append(held)
             if output.miss is not None and output.miss.reason is MissReason.NO_STATE:
                 self.no_state_tokens += output.miss.evicted
+                held += output.miss.evicted
+            self.history.note(call.prompt, call.answer, call.namespace, held, running)
             if machine.disk is not None and output.miss is not None:
                 namespace = call.namespace.packed()
                 machine.disk.losses.asked(call.prompt, namespace, output.miss)

@@ -226,6 +226,13 @@ def a_checkpoint_that_is_there_is_not_used(checkpoint, self, node, *, goes_on, *
         checkpoint(self, node, goes_on=goes_on, **named)
 
 
+@around(StateHold, "checkpoint")
+def a_state_stands_at_an_earlier_end(checkpoint, self, node, **named):
+    """sglang #33515, #38815: what a prefix was given is the state after more tokens."""
+    above = node.parent
+    checkpoint(self, node if above is None or above.parent is None else above, **named)
+
+
 @around(StateHold, "extend")
 def the_checkpoint_that_was_copied_stays_locked(extend, self, first, stop, slots):
     before = self.source

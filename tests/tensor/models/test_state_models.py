@@ -113,6 +113,13 @@ def test_a_layer_goes_on_from_its_state(tmp_path: Path, architecture: str) -> No
 # What published configs have in place of what transformers writes (None: nothing), names of weights
 # with what they begin with or have within, and weights that only propose tokens.
 PUBLISHED: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str], tuple[str, ...]]] = {
+    "qwen3_next": (
+        {"layer_types": None, "full_attention_interval": 2},
+        {},
+        ("mtp.fc.weight", "mtp.layers.0.self_attn.q_proj.weight"),
+    ),
+    "lfm2": ({"layer_types": None, "full_attn_idxs": [1]}, {}, ()),
+    "granitemoehybrid": ({"layer_types": ["mamba", "attention", "mamba"]}, {}, ()),
     "nemotron_h": (
         {
             "layers_block_type": None,
@@ -220,6 +227,20 @@ def test_the_text_of_nemotron_h_omni(tmp_path: Path, section: str) -> None:
     vision = {"vision_model.radio_model.embeddings.weight": torch.ones(2)}
     save_file(load_file(file) | vision, file)
     outer = {"model_type": "nemotron_h_omni", section: config, "vision_config": {}}
+    (folder / "config.json").write_text(json.dumps(outer))
+    assert torch.equal(logits(load(folder)), expected)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])
+def test_the_text_of_qwen3_5_beside_its_vision_and_what_proposes_tokens(
+    tmp_path: Path, family: str
+) -> None:
+    folder = make_checkpoint(tmp_path, f"{family}_text")
+    expected, file = logits(load(folder)), folder / "model.safetensors"
+    config = rewritten(folder, {}, {"model.": "model.language_model."})
+    others = "model.visual.blocks.0.attn.qkv.weight", "mtp.fc.weight", "mtp.layers.0.mlp.x.weight"
+    save_file({**load_file(file), **{name: torch.ones(2) for name in others}}, file)
+    outer = {"model_type": family, "text_config": config, "vision_config": {"depth": 2}}
     (folder / "config.json").write_text(json.dumps(outer))
     assert torch.equal(logits(load(folder)), expected)
 

@@ -101,28 +101,22 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
     width = 4 * shape.vectors * shape.lanes
     decay_bytes = key_bytes if shape.by_channel else 4
     at_once = max(1, min(_AT_ONCE, _DECAY_BYTES // key_bytes))
-    make_factors, fade = _make_factors(shape), _make_fade(shape.key if shape.by_channel else 0)
+    prepare, fetch, keep = _make_prepare(shape, decay_bytes), _make_fetch(shape), _make_keep(shape)
     find, step, move = _make_find(shape), _make_step(shape), _make_move(shape)
-    keep = _make_keep(shape)
     of_factors, of_found = _room(at_once * _FACTOR_BYTES), _room(width)
     of_decays = _room(at_once * key_bytes if shape.by_channel else 4)
     of_part, least = _room(shape.part_bytes or 4), shape.least_together
-    fetch = _make_fetch(shape)
 
     @inner
     def scan_part(args: _Arguments, head: int, first: int, stop: int, slot: int, copy: int) -> None:
         state = args.states + slot * args.slot + head * shape.key * value_bytes
         factors, decays, found, part = of_factors(), of_decays(), of_found(), of_part()
         read_bytes = args.heads * value_bytes
-        key_head, skip = head // args.repeats * key_bytes, args.skip + 4 * head * (args.skip != 0)
         for begin in range(first, stop, at_once):
-            count, at = min(stop - begin, at_once), begin * args.stride + key_head
+            count, at = min(stop - begin, at_once), head // args.repeats * key_bytes
+            at += begin * args.stride
             queries, keys = args.queries + at, args.keys + at
-            for t in range(count):
-                number, by = (begin + t) * args.heads + head, t * args.stride
-                its_decay, into = args.decay + number * decay_bytes, factors + t * _FACTOR_BYTES
-                make_factors(queries + by, keys + by, its_decay, args.beta + 4 * number, skip, into)
-                fade(its_decay, decays + t * decay_bytes)
+            prepare(args, head, begin, count, factors, decays)
             for column in range(0, value_bytes, width):
                 values = args.values + begin * args.stride + head * value_bytes + column
                 read = args.read + (begin * args.heads + head) * value_bytes + column
@@ -170,6 +164,26 @@ def _room(size: int) -> Any:
         return builder.ptrtoint(at, _INT64)
 
     return room
+
+
+def _make_prepare(shape: ScanShape, decay_bytes: int) -> Any:
+    """prepare(args, head, begin, count, factors, decays): those of some tokens."""
+    make_factors, fade = _make_factors(shape), _make_fade(shape.key if shape.by_channel else 0)
+    key_bytes = 4 * shape.key
+
+    @inner
+    def prepare(
+        args: _Arguments, head: int, begin: int, count: int, factors: int, decays: int
+    ) -> None:
+        key_head, skip = head // args.repeats * key_bytes, args.skip + 4 * head * (args.skip != 0)
+        for t in range(count):
+            number, by = (begin + t) * args.heads + head, (begin + t) * args.stride + key_head
+            queries, keys = args.queries + by, args.keys + by
+            decay, beta = args.decay + number * decay_bytes, args.beta + 4 * number
+            make_factors(queries, keys, decay, beta, skip, factors + t * _FACTOR_BYTES)
+            fade(decay, decays + t * decay_bytes)
+
+    return prepare
 
 
 def _make_factors(shape: ScanShape) -> Any:

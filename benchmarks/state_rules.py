@@ -20,14 +20,8 @@ PREFILL, TRACK = 2048, 256
 class _NoEnds(Checkpoints):
     """Nothing is left where requests end, nor elsewhere but where their rules say."""
 
-    def ends(self, _state: RequestState) -> Iterator[int]:
+    def on_the_way(self, _state: RequestState, _done: int, _ends: Iterable[int]) -> Iterator[int]:
         return iter(())
-
-    def on_the_way(self, state: RequestState, _ends: Iterable[int]) -> Iterator[int]:
-        return self.places(state)
-
-    def places(self, state: RequestState) -> Iterator[int]:
-        raise NotImplementedError
 
     def leave(self, state: RequestState) -> None: ...
 
@@ -37,22 +31,22 @@ class VllmBlocks(_NoEnds):
     of a prompt; at every block that is decoded.
     """
 
-    def places(self, state: RequestState) -> Iterator[int]:
-        done, last = state.computed, state.prefill_end - 1
+    def ends(self, state: RequestState, done: int) -> Iterator[int]:
+        last = state.prefill_end - 1
         whole = PREFILL // BLOCK * BLOCK
         yield done - done % BLOCK + (whole if done < last else BLOCK)
-        yield from self.within(state, last // BLOCK * BLOCK)
+        yield from self.within(state, done, last // BLOCK * BLOCK)
 
-    def within(self, state: RequestState, *ends: int) -> Iterator[int]:
-        yield from (end for end in ends if state.computed < end < state.prefill_end)
+    def within(self, state: RequestState, done: int, *ends: int) -> Iterator[int]:
+        yield from (end for end in ends if done < end < state.prefill_end)
 
 
 class VllmJunctions(VllmBlocks):
     """And at the last whole block of what was cached of a prompt without a state."""
 
-    def places(self, state: RequestState) -> Iterator[int]:
-        yield from super().places(state)
-        yield from self.within(state, state.branch // BLOCK * BLOCK)
+    def ends(self, state: RequestState, done: int) -> Iterator[int]:
+        yield from super().ends(state, done)
+        yield from self.within(state, done, state.branch // BLOCK * BLOCK)
 
 
 class SglangNodes(_NoEnds):
@@ -60,8 +54,8 @@ class SglangNodes(_NoEnds):
     a prompt, or before the tree parts from it; every 256 tokens that are decoded.
     """
 
-    def places(self, state: RequestState) -> Iterator[int]:
-        done, last = state.computed, state.prefill_end - 1
+    def ends(self, state: RequestState, done: int) -> Iterator[int]:
+        last = state.prefill_end - 1
         step = PREFILL if done < last else TRACK
         yield done - done % step + step
         for end in (last // CHUNK * CHUNK, state.branch // CHUNK * CHUNK):

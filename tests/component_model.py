@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from radixlm.cache import Lease, Match, Pin, RadixCache, TreeNode
 from radixlm.cache.components.states import StateHold, StateSlots
@@ -45,7 +46,7 @@ class Setup(NamedTuple):
 @dataclass(eq=False)
 class Reader:
     """A lease. path: of its whole key. source: the path of the checkpoint that it locks, until it
-    has a state of its own: own. start: where its window begins.
+    has a state of its own: own. start: where its window begins. marks: where it leaves checkpoints.
     """
 
     lease: Lease
@@ -53,6 +54,12 @@ class Reader:
     source: Path | None
     start: int
     own: bool = False
+    marks: set[int] = field(default_factory=set)
+
+    @property
+    def states(self) -> int:
+        """How many slots of states only it uses."""
+        return self.own + len(self.marks)
 
     def to(self, length: int) -> Path:
         return self.path[: length + 1]
@@ -179,8 +186,16 @@ class CheckedComponents:
             self.counts["states found"] += 1
         self.readers.append(Reader(lease, path, source, self._first_seen(length)))
 
-    def step(self, wanted: list[tuple[Reader, int]], *, gives_way: bool) -> list[Reader]:
-        """Extend some, and compute what was extended; the first one may give way in between."""
+    def step(
+        self,
+        wanted: list[tuple[Reader, int]],
+        marks: Callable[[int, int], list[int]],
+        *,
+        gives_way: bool,
+    ) -> list[Reader]:
+        """Extend some, and compute what was extended; the first one may give way in between. marks:
+        where checkpoints are left between two places.
+        """
         extended = []
         for reader, n_tokens in wanted:
             start = reader.lease.length
@@ -190,6 +205,9 @@ class CheckedComponents:
                 gives_way = False
                 self.release(extended.pop()[0])
                 self.counts["gave way"] += 1
+        for reader, start in extended:
+            for end in marks(start, reader.lease.length):
+                self.mark(reader, end)
         self._move()
         for reader, start in extended:
             self._compute(reader, start)
@@ -201,8 +219,7 @@ class CheckedComponents:
         room = wanted <= self.cache.capacity - self._private() - len(self.locked())
         first_state = self.states is not None and not reader.own
         if self.states is not None and first_state:
-            taken = sum(each.own for each in self.readers) + len(self.locked_checkpoints())
-            room &= taken < self.states.capacity
+            room &= self._room_for_state(self.states)
         if self.window is not None:
             room &= wanted <= self.window.capacity - self._private_windows() - len(
                 self.locked_windows()
@@ -224,32 +241,42 @@ class CheckedComponents:
         reader.lease.commit(upto)
         self._move()
         self.there |= self.names(reader.path, start, reader.lease.committed)
+        for end in [end for end in reader.marks if end <= reader.lease.committed]:
+            reader.marks.remove(end)
+            self._left(reader.to(end))
 
-    def checkpoint(self, reader: Reader, *, goes_on: bool = True) -> None:
+    def mark(self, reader: Reader, end: int) -> None:
+        """Have the step that comes leave a checkpoint there, if there is room."""
+        states, room, free = self.states, False, 0
+        if states is not None:
+            room, free = self._room_for_state(states), states.usage().free
+        reader.lease.mark(end)
+        if room:
+            reader.marks.add(end)
+        elif states is not None:
+            self.counts["no room to leave a state"] += 1
+        self._follow(room_for_state=room and not free)
+
+    def checkpoint(self, reader: Reader) -> None:
+        """Of one that goes on no more."""
         lease = reader.lease
         if lease.length != lease.committed:
-            try:
-                lease.checkpoint(goes_on=goes_on)
-            except CacheError:
-                return
-            same("a checkpoint is refused", True, False)
-        path, room, free = reader.to(lease.length), True, 0
-        if self.states is not None:
-            taken = sum(each.own for each in self.readers) + len(self.locked_checkpoints())
-            room, free = taken < self.states.capacity, self.states.usage().free
-        lease.checkpoint(goes_on=goes_on)
-        if self.states is None or not reader.own:
+            with pytest.raises(CacheError, match="tokens have slots"):
+                lease.checkpoint()
             return
-        if path in self.checkpoints:
-            return
-        if room or not goes_on:
-            self.counts["states left"] += 1
-            self.checkpoints.add(path)
-            reader.own = goes_on
-            self._follow(room_for_state=goes_on and not free)
-            self._move()
-        else:
-            self.counts["no room to leave a state"] += 1
+        lease.checkpoint()
+        path = reader.to(lease.length)
+        if self.states is not None and reader.own and path not in self.checkpoints:
+            self._left(path)
+            reader.own = False
+
+    def _left(self, path: Path) -> None:
+        self.counts["states left"] += path not in self.checkpoints
+        self.checkpoints.add(path)
+
+    def _room_for_state(self, states: StateSlots) -> bool:
+        taken = sum(each.states for each in self.readers) + len(self.locked_checkpoints())
+        return taken < states.capacity
 
     def pass_by(self, reader: Reader) -> None:
         reader.lease.pass_by(reader.lease.length)
@@ -338,7 +365,7 @@ class CheckedComponents:
             self.state_memory[hold.slot] = path
             lease.commit(upto)
             self.there |= self.names(path, start, upto)
-            lease.checkpoint(goes_on=False)
+            lease.checkpoint()
             self.checkpoints.add(path)
             self.counts["states read"] += 1
         lease.release(used=False)
@@ -386,7 +413,7 @@ class CheckedComponents:
         same("checkpoints", (set(found), len(states.at)), (self.checkpoints, len(found)))
         same("states", {path: self.state_memory[slot] for path, slot in found.items()},
              {path: path for path in found})  # fmt: skip
-        locked, private = self.locked_checkpoints(), sum(each.own for each in self.readers)
+        locked, private = self.locked_checkpoints(), sum(each.states for each in self.readers)
         free = states.capacity - private - len(found)
         same(
             "usage of states",
@@ -399,6 +426,8 @@ class CheckedComponents:
             same("a state of its own", hold.slot is not None, reader.own)
             if hold.slot is not None:
                 same("its state", self.state_memory[hold.slot], reader.to(reader.lease.length))
+            copies = {end: self.state_memory[slot] for end, (slot, _) in hold.marks.items()}
+            same("copies of its state", copies, {end: reader.to(end) for end in reader.marks})
 
     def _verify_windows(self, there: dict[Path, int]) -> None:
         windows, locked = self.cache.windows, self.locked_windows()
@@ -464,6 +493,8 @@ class CheckedComponents:
             before = self.state_memory[hold.slot]
             same("the state it goes on from", before, reader.to(start) if start else None)
             self.state_memory[hold.slot] = reader.to(start + len(slots))
+            for end, copy in hold.row_fields()["checkpoints"]:
+                self.state_memory[copy] = reader.to(end)
 
     def _move(self) -> None:
         """What the device does before a step."""
@@ -517,7 +548,7 @@ class ComponentStress:
     def _step(self) -> None:
         draw, checked = self._random, self.checked
         reader = draw.choice(checked.readers) if checked.readers else None
-        match draw.choices(range(11), (36, 80, 8, 3, 3, 2, 1, 6, 1, 9, 12))[0]:
+        match draw.choices(range(10), (36, 80, 8, 3, 3, 2, 1, 6, 1, 12))[0]:
             case 0 if len(checked.readers) < 4:
                 checked.acquire(self._key(), draw.choice("aab"), remember=draw.random() < 0.3)
             case 1:
@@ -538,9 +569,7 @@ class ComponentStress:
             case 8 if checked.places:
                 key = draw.choice(self._keys[-9:])
                 checked.drop(draw.choice(checked.places), key, draw.choice("ab"))
-            case 9 if reader is not None:
-                checked.checkpoint(reader)
-            case 10 if checked.places:
+            case 9 if checked.places:
                 key = draw.choice(self._keys[-9:])
                 checked.restore(draw.choice(checked.places), key, draw.choice("ab"))
 
@@ -553,14 +582,16 @@ class ComponentStress:
                 wanted.append((reader, min(left, draw.choice((1, page, 4 * page)))))
             else:
                 checked.commit(reader, reader.lease.length)
-                checked.checkpoint(reader, goes_on=False)
-                checked.release(reader)
-        for reader in checked.step(wanted, gives_way=draw.random() < 0.2):
-            if draw.random() < 0.7:
-                checked.commit(reader, reader.lease.length)
-            if draw.random() < 0.3:
                 checked.checkpoint(reader)
+                checked.release(reader)
+        for reader in checked.step(wanted, self._marks, gives_way=draw.random() < 0.2):
+            if reader.marks or draw.random() < 0.7:
+                checked.commit(reader, reader.lease.length)
             checked.pass_by(reader)
+
+    def _marks(self, start: int, stop: int) -> list[int]:
+        ends = [end for end in range(start + 1, stop + 1) if end % self.checked.page == 0]
+        return sorted(self._random.sample(ends, min(len(ends), self._random.choice((0, 0, 1, 2)))))
 
     def _key(self) -> list[int]:
         draw = self._random

@@ -115,7 +115,9 @@ class CheckedStates:
             found, wanted = self.memory[row.state], path[: row.start + 1] if row.start else ()
             assert found == wanted, f"a state after {len(found)} tokens, not {len(wanted)}"
             self.memory[row.state] = path
-        assert len({row.state for row in batch.rows}) == len(batch.rows)
+            self.memory |= {copy: path[: end + 1] for end, copy in row.checkpoints}
+        copies = [copy for row in batch.rows for _, copy in row.checkpoints]
+        assert len({*copies, *(row.state for row in batch.rows)}) == len(batch.rows) + len(copies)
         return self._runner.execute(batch)
 
 

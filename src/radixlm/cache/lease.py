@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from itertools import takewhile
@@ -96,6 +97,7 @@ class Lease:
         self.closed = False
         self.hint = Hint.NONE
         self.holds: tuple[ComponentHold, ...] = ()
+        self._marks: list[int] = []
 
     @property
     def slots(self) -> Slots:
@@ -206,16 +208,29 @@ class Lease:
         for hold in self.holds:
             hold.pass_by(computed, self.committed, self._slots)
 
-    def checkpoint(self, *, goes_on: bool = True, on_the_way: bool = False) -> None:
-        """Leave what components keep at ends where the lease ends, so that matches can end there.
-        goes_on: it will be extended. on_the_way: see ComponentHold. Raises LeaseClosedError, and
-        CacheError unless all tokens that have slots are committed.
+    def mark(self, end: int, *, since: int = 0, ahead: int | None = None) -> None:
+        """Have the step that computes the first `end` tokens, whole pages that are not committed,
+        leave what components keep at ends, so that matches can end there once they are; if there is
+        room. since: tokens after the place before. ahead: tokens of the prompt after it, where no
+        request is known to go on from there. Raises LeaseClosedError, CacheError.
+        """
+        self._check_open()
+        last = self._marks[-1] if self._marks else self.committed
+        if not last < end <= self.length or end != self._keeper.round_down(end):
+            raise CacheError(f"no end after {end} tokens: of {last} to {self.length}, in pages")
+        self._marks.append(end)
+        for hold in self.holds:
+            hold.mark(end, since, ahead)
+
+    def checkpoint(self) -> None:
+        """Leave what components keep at ends where the lease ends, which is not extended any more.
+        Raises LeaseClosedError, and CacheError unless all tokens that have slots are committed.
         """
         self._check_open()
         if self.length != self.committed:
             raise CacheError(f"{self.length} tokens have slots, {self.committed} are committed")
         for hold in self.holds:
-            hold.checkpoint(self.node, goes_on=goes_on, on_the_way=on_the_way)
+            hold.checkpoint(self.node)
 
     def row_fields(self) -> dict[str, Any]:
         """Fields of its row in the next batch that components know."""
@@ -260,21 +275,26 @@ class Lease:
         upto = self._keeper.round_down(upto)
         if upto <= self.committed or not self._keeper.enabled:
             return None
-        start = self.committed
-        inserted = self._keeper.insert(self, upto)
-        there, self.node = inserted.already_there, inserted.node
+        start = there = self.committed
+        ends = [*takewhile(upto.__gt__, self._marks), upto]
+        self._marks = self._marks[bisect_right(self._marks, upto) :]
+        for end in ends:
+            there = max(there, self._commit(end))
         self._path = (-1, ())
-        self.committed = upto
-        remap = None
+        self._tail = list(split_runs(self._slots[upto : self._allocated]))
+        return Remap(start, self._slots[start:there].copy()) if there > start else None
+
+    def _commit(self, upto: int) -> int:
+        """Commit tokens that all enter the tree, which ends with them; how many it had before."""
+        inserted, start = self._keeper.insert(self, upto), self.committed
+        there, self.node, self.committed = inserted.already_there, inserted.node, upto
         slots = path_slots(self.node, start, there) if there > start else NO_SLOTS
         for hold in self.holds:
             hold.commit(start, self.node, self._slots, slots)
         if there > start:
             self._keeper.give_back(self._slots[start:there].copy())
             self._slots[start:there] = slots
-            remap = Remap(start, slots)
-        self._tail = list(split_runs(self._slots[upto : self._allocated]))
-        return remap
+        return there
 
     def release(self, *, used: bool = True) -> None:
         """Unlock the path, which was `used` just now, and free the private slots. Raises

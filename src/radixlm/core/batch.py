@@ -55,7 +55,7 @@ class ScheduledRow:
     in order. samples: whether a token is drawn from the logits of the last one. drafted: how many
     of the last tokens are a draft, which tells nothing yet: a token is drawn before each of these,
     too. state: the slot of its state, which is that after the tokens before `start`; None where a
-    model has none.
+    model has none. checkpoints: after how many tokens, of these, it is copied, and to which slot.
     """
 
     request: GenerateRequest
@@ -68,6 +68,7 @@ class ScheduledRow:
     segments: tuple[Segment, ...]
     samples: bool
     state: int | None = None
+    checkpoints: tuple[tuple[int, int], ...] = ()
     drafted: int = 0
 
     @property

@@ -24,9 +24,8 @@ from radixlm.kernels.vectors import (
     offset,
     over_rows,
     vectors_and_rest,
-    words,
 )
-from radixlm.layers.step_states import StepStates
+from radixlm.layers.step_states import NOWHERE, StepStates, through_parts
 from radixlm.products.compiled import TensorOptions, sigmoid
 
 # Of one row, which a thread takes at once.
@@ -44,7 +43,7 @@ _Arguments = namedtuple(
 def conv_kernel(
     width: int, *, bfloat16: bool, bias: bool, gated: bool, plain: bool
 ) -> Callable[[Any], None]:
-    """rows: units of work, one for each 128 channels of each row of the table, see `scan_kernel`.
+    """rows: units of work, one for each _CHANNELS of each row of the table, see `scan_kernel`.
     x: `stride` bytes from token to token. weight: (width, channels). out: silu of what is made,
     or plain, float32; gated: of the model's type, multiplied by channels that stand `gates` bytes
     before x, which are multiplied, in place, by those twice as far before first.
@@ -58,16 +57,14 @@ def conv_kernel(
     out_bytes = element if gated else 4
 
     @inner
-    def conv(args: _Arguments, unit: int) -> None:
-        blocks = (args.channels + _CHANNELS - 1) // _CHANNELS
-        channel, row_bytes = unit % blocks * _CHANNELS, args.channels * element
+    def convolve_part(
+        args: _Arguments, channel: int, first: int, stop: int, slot: int, copy: int
+    ) -> None:
         size, at = min(_CHANNELS, args.channels - channel), channel * element
-        table = words(args.table + 24 * (unit // blocks))
-        first, stop, slot = table[0], table[1], table[2]
         inputs = (
             args.states + slot * args.slot + at,
             args.x + first * args.stride + at,
-            row_bytes,
+            args.channels * element,
             args.stride,
         )
         out = args.out + (first * args.channels + channel) * out_bytes
@@ -81,7 +78,16 @@ def conv_kernel(
             several(inputs, token, weights, out + token * step, step, size)
         for token in range(whole, stop - first):
             one(inputs, token, weights, out + token * step, step, size)
-        keep(inputs, stop - first, size)
+        if copy >= 0:
+            keep(inputs, stop - first, args.states + copy * args.slot + at, size)
+        keep(inputs, stop - first, inputs[0], size)
+
+    through = through_parts(convolve_part)
+
+    @inner
+    def conv(args: _Arguments, unit: int) -> None:
+        blocks = (args.channels + _CHANNELS - 1) // _CHANNELS
+        through(args, unit // blocks, unit % blocks * _CHANNELS)
 
     return over_rows(conv, 1)
 
@@ -158,18 +164,18 @@ def _make_multiply(*, bfloat16: bool) -> Any:
 
 
 def _make_keep(width: int, *, bfloat16: bool) -> Any:
-    """keep((state, x, bytes of a row of the state, stride), tokens, size): the last inputs become
-    the state. Each comes from further on than it goes to.
+    """keep((state, x, bytes of a row of the state, stride), tokens, into, size): the last inputs
+    become a state; in place, as each comes from further on than it goes to.
     """
     element = 2 if bfloat16 else 4
 
-    @emitted(types.void, _INPUTS, types.int64, types.int64)
-    def keep(builder: ir.IRBuilder, inputs: Any, tokens: Any, size: Any) -> None:
-        state, row_bytes = (builder.extract_value(inputs, place) for place in (0, 2))
+    @emitted(types.void, _INPUTS, *[types.int64] * 3)
+    def keep(builder: ir.IRBuilder, inputs: Any, tokens: Any, kept: Any, size: Any) -> None:
+        row_bytes = builder.extract_value(inputs, 2)
         for place in range(width - 1):
             token = builder.add(tokens, ir.Constant(_INT64, place - width + 1))
             source = _input(builder, width, inputs, token)
-            into = builder.add(state, builder.mul(row_bytes, ir.Constant(_INT64, place)))
+            into = builder.add(kept, builder.mul(row_bytes, ir.Constant(_INT64, place)))
             for ops, index in vectors_and_rest(builder, size):
                 at = [offset(builder, each, index, element) for each in (source, into)]
                 ops.put(ops.load(at[0], 0, bfloat16=bfloat16), at[1], bfloat16=bfloat16)
@@ -225,7 +231,7 @@ class CausalConv:
         shape = x.shape[0], channels
         made = x.new_empty(shape) if self._gated else states.room(*shape)
         arguments, blocks = self._worker.arguments, -(-channels // _CHANNELS)
-        arguments.rows, arguments.table = blocks * len(states.table), states.table.data_ptr()
+        arguments.rows, arguments.table = blocks * states.rows, states.table.data_ptr()
         arguments.x, arguments.stride = x[:, -channels:].data_ptr(), size * x.stride(0)
         arguments.states, arguments.slot = kept.data_ptr(), size * kept.stride(0)
         arguments.out = made.data_ptr()
@@ -249,9 +255,11 @@ class CausalConv:
             # for any number of rows.
             summed = torch.einsum("nwc,wc->nc", seen, weight)
             made[states.single] = summed if bias is None else summed + bias
-        for first, stop, _, slot in states.longer:
+        for first, stop, _, slot, copy in states.longer:
             seen = torch.cat((kept[slot], x[first:stop]))
             kept[slot] = seen[stop - first :]
+            if copy != NOWHERE:
+                kept[copy] = kept[slot]
             taps, groups = weight.t()[:, None], self._channels
             made[first:stop] = functional.conv1d(seen.t()[None], taps, bias, groups=groups)[0].t()
         return made

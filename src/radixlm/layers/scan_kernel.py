@@ -31,8 +31,8 @@ from radixlm.kernels.vectors import (
     over_rows,
     prefetch_line,
     vectors_and_rest,
-    words,
 )
+from radixlm.layers.step_states import through_parts
 
 # Added to the squares of a key or query before it is brought to length 1.
 LEAST = 1e-6
@@ -92,45 +92,37 @@ class ScanShape(NamedTuple):
 
 @compiled(_Arguments)
 def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
-    """rows: units of work, one for each head of each row of the table, which has int64: tokens
-    [first, stop) and the slot of the state, `slot` bytes each. queries, keys, values: float32,
-    `stride` bytes from token to token; `repeats` heads share a key. decay, beta, read: of tokens
-    and heads, contiguous, see `ScanInputs`. skip: 0 if there is none.
+    """rows: units of work, one for each head of each row of the table, see `StepStates`; slots of
+    states have `slot` bytes. queries, keys, values: float32, `stride` bytes from token to token;
+    `repeats` heads share a key. decay, beta, read: of tokens and heads, contiguous, see
+    `ScanInputs`. skip: 0 if there is none.
     """
     key_bytes, value_bytes = 4 * shape.key, 4 * shape.value
     width = 4 * shape.vectors * shape.lanes
     decay_bytes = key_bytes if shape.by_channel else 4
     at_once = max(1, min(_AT_ONCE, _DECAY_BYTES // key_bytes))
-    make_factors, fade = _make_factors(shape), _make_fade(shape.key if shape.by_channel else 0)
-    find, step, copy = _make_find(shape), _make_step(shape), _make_copy(shape)
+    prepare, fetch, keep = _make_prepare(shape, decay_bytes), _make_fetch(shape), _make_keep(shape)
+    find, step, move = _make_find(shape), _make_step(shape), _make_move(shape)
     of_factors, of_found = _room(at_once * _FACTOR_BYTES), _room(width)
     of_decays = _room(at_once * key_bytes if shape.by_channel else 4)
     of_part, least = _room(shape.part_bytes or 4), shape.least_together
-    fetch = _make_fetch(shape)
 
     @inner
-    def scan(args: _Arguments, unit: int) -> None:
-        row, head = unit // args.heads, unit % args.heads
-        table = words(args.table + 24 * row)
-        first, stop, slot = table[0], table[1], table[2]
+    def scan_part(args: _Arguments, head: int, first: int, stop: int, slot: int, copy: int) -> None:
         state = args.states + slot * args.slot + head * shape.key * value_bytes
         factors, decays, found, part = of_factors(), of_decays(), of_found(), of_part()
         read_bytes = args.heads * value_bytes
-        key_head, skip = head // args.repeats * key_bytes, args.skip + 4 * head * (args.skip != 0)
         for begin in range(first, stop, at_once):
-            count, at = min(stop - begin, at_once), begin * args.stride + key_head
+            count, at = min(stop - begin, at_once), head // args.repeats * key_bytes
+            at += begin * args.stride
             queries, keys = args.queries + at, args.keys + at
-            for t in range(count):
-                number, by = (begin + t) * args.heads + head, t * args.stride
-                its_decay, into = args.decay + number * decay_bytes, factors + t * _FACTOR_BYTES
-                make_factors(queries + by, keys + by, its_decay, args.beta + 4 * number, skip, into)
-                fade(its_decay, decays + t * decay_bytes)
+            prepare(args, head, begin, count, factors, decays)
             for column in range(0, value_bytes, width):
                 values = args.values + begin * args.stride + head * value_bytes + column
                 read = args.read + (begin * args.heads + head) * value_bytes + column
                 its = state + column, value_bytes
                 if count >= least:
-                    copy(its, (part, width))
+                    move(its, (part, width))
                     its = part, width
                 find(its, keys, decays, found)
                 for t in range(count):
@@ -147,7 +139,16 @@ def scan_kernel(shape: ScanShape) -> Callable[[Any], None]:
                         read + t * read_bytes,
                     )
                 if count >= least:
-                    copy(its, (state + column, value_bytes))
+                    move(its, (state + column, value_bytes))
+
+        if copy >= 0:
+            keep(state, args.states + copy * args.slot + head * shape.key * value_bytes)
+
+    through = through_parts(scan_part)
+
+    @inner
+    def scan(args: _Arguments, unit: int) -> None:
+        through(args, unit // args.heads, unit % args.heads)
 
     return over_rows(scan, 1)
 
@@ -163,6 +164,26 @@ def _room(size: int) -> Any:
         return builder.ptrtoint(at, _INT64)
 
     return room
+
+
+def _make_prepare(shape: ScanShape, decay_bytes: int) -> Any:
+    """prepare(args, head, begin, count, factors, decays): those of some tokens."""
+    make_factors, fade = _make_factors(shape), _make_fade(shape.key if shape.by_channel else 0)
+    key_bytes = 4 * shape.key
+
+    @inner
+    def prepare(
+        args: _Arguments, head: int, begin: int, count: int, factors: int, decays: int
+    ) -> None:
+        key_head, skip = head // args.repeats * key_bytes, args.skip + 4 * head * (args.skip != 0)
+        for t in range(count):
+            number, by = (begin + t) * args.heads + head, (begin + t) * args.stride + key_head
+            queries, keys = args.queries + by, args.keys + by
+            decay, beta = args.decay + number * decay_bytes, args.beta + 4 * number
+            make_factors(queries, keys, decay, beta, skip, factors + t * _FACTOR_BYTES)
+            fade(decay, decays + t * decay_bytes)
+
+    return prepare
 
 
 def _make_factors(shape: ScanShape) -> Any:
@@ -265,17 +286,29 @@ def _make_fetch(shape: ScanShape) -> Any:
     return fetch
 
 
-def _make_copy(shape: ScanShape) -> Any:
-    """copy(part, into): a part of a state. Each is an address and the bytes from row to row."""
+def _make_move(shape: ScanShape) -> Any:
+    """move(part, into): a part of a state. Each is an address and the bytes from row to row."""
 
     @emitted(types.void, _PART, _PART)
-    def copy(builder: ir.IRBuilder, *both: Any) -> None:
+    def move(builder: ir.IRBuilder, *both: Any) -> None:
         part = _StatePart(builder, shape)
         with cgutils.for_range(builder, ir.Constant(_INT64, shape.key)) as loop:
             source, into = (_row(builder, each, loop.index) for each in both)
             part.store(part.load(source), into)
 
-    return copy
+    return move
+
+
+def _make_keep(shape: ScanShape) -> Any:
+    """keep(state, into): a copy of a head's state."""
+
+    @emitted(types.void, types.int64, types.int64)
+    def keep(builder: ir.IRBuilder, *both: Any) -> None:
+        for ops, index in vectors_and_rest(builder, ir.Constant(_INT64, shape.key * shape.value)):
+            source, into = (offset(builder, each, index, 4) for each in both)
+            ops.store(ops.load(source, 0), into, 0)
+
+    return keep
 
 
 def _row(builder: ir.IRBuilder, part: Any, index: Any) -> Any:

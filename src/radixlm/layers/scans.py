@@ -12,7 +12,7 @@ from torch import Tensor
 from radixlm.kernels.openmp import Worker
 from radixlm.layers.channel_scans import scan_channels
 from radixlm.layers.scan_kernel import LEAST, ScanShape, scan_kernel
-from radixlm.layers.step_states import StepStates
+from radixlm.layers.step_states import NOWHERE, StepStates
 from radixlm.layers.torch_scans import CHUNK, ScanInputs, scan, step
 from radixlm.products.compiled import TensorOptions
 
@@ -42,7 +42,7 @@ class Scan:
         queries, keys, values, decay, beta = inputs
         read = values.new_empty(values.shape)
         heads, arguments = values.shape[1], self._worker.arguments
-        arguments.rows, arguments.table = heads * len(states.table), states.table.data_ptr()
+        arguments.rows, arguments.table = heads * states.rows, states.table.data_ptr()
         arguments.heads, arguments.repeats = heads, heads // keys.shape[1]
         arguments.queries, arguments.keys = queries.data_ptr(), keys.data_ptr()
         arguments.values, arguments.stride = values.data_ptr(), 4 * values.stride(0)
@@ -64,9 +64,11 @@ class Scan:
             read = step(inputs.of(alone), kept[states.slots], delta=delta)
             made[alone], kept[states.slots] = read
         of_row = scan_channels if self._shape.by_channel else partial(scan, delta=delta)
-        for first, stop, position, slot in states.longer:
+        for first, stop, position, slot, copy in states.longer:
             its = inputs.of(slice(first, stop))
             made[first:stop], kept[slot] = of_row(its, kept[slot], position % CHUNK)
+            if copy != NOWHERE:
+                kept[copy] = kept[slot]
         return made if self._skip is None else made.addcmul_(values, self._skip[:, None])
 
 

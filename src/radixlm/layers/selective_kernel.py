@@ -14,7 +14,8 @@ from numba.core import cgutils
 
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import VECTOR_LANES
-from radixlm.kernels.vectors import Lanes, emitted, inner, lanes_of, over_rows, words
+from radixlm.kernels.vectors import Lanes, emitted, inner, lanes_of, over_rows
+from radixlm.layers.step_states import through_parts
 
 # Numbers of a state that registers, or the nearest cache, hold.
 MOST_NUMBERS = 256
@@ -36,15 +37,16 @@ def selective_kernel(key: int) -> Callable[[Any], None]:
     key_bytes, take = 4 * key, _make_take(key)
 
     @inner
-    def scan(args: _Arguments, unit: int) -> None:
-        blocks = (args.channels + CHANNELS - 1) // CHANNELS
-        begin, table = unit % blocks * CHANNELS, words(args.table + 24 * (unit // blocks))
-        first, stop, slot = table[0], table[1], table[2]
+    def scan_part(
+        args: _Arguments, begin: int, first: int, stop: int, slot: int, copy: int
+    ) -> None:
+        copy = slot if copy < 0 else copy
         for channel in range(begin, min(begin + CHANNELS, args.channels)):
             of_head = first * args.stride + channel // args.repeats * key_bytes
             own = 4 * (first * args.channels + channel)
+            state = args.states + channel * key_bytes
             take(
-                args.states + slot * args.slot + channel * key_bytes,
+                (state + slot * args.slot, state + copy * args.slot),
                 args.decay + channel * key_bytes,
                 (args.queries + of_head, args.keys + of_head),
                 (args.values + own, args.steps + own, args.read + own),
@@ -52,18 +54,26 @@ def selective_kernel(key: int) -> Callable[[Any], None]:
                 (args.stride, 4 * args.channels),
             )
 
+    through = through_parts(scan_part)
+
+    @inner
+    def scan(args: _Arguments, unit: int) -> None:
+        blocks = (args.channels + CHANNELS - 1) // CHANNELS
+        through(args, unit // blocks, unit % blocks * CHANNELS)
+
     return over_rows(scan, 1)
 
 
 def _make_take(key: int) -> Any:
-    """take(state, decay, (queries, keys), (values, steps, read), tokens, (bytes from token to
-    token of the former, of the latter)).
+    """take((state, copy of it after), decay, (queries, keys), (values, steps, read), tokens, (bytes
+    from token to token of the former, of the latter)).
     """
     two, three = (types.UniTuple(types.int64, count) for count in (2, 3))
 
-    @emitted(types.void, types.int64, types.int64, two, three, types.int64, two)
+    @emitted(types.void, two, types.int64, two, three, types.int64, two)
     def take(builder: ir.IRBuilder, *given: Any) -> None:
-        state, decay, of_head, own, tokens, by = given
+        states, decay, of_head, own, tokens, by = given
+        state, copy = _each(builder, states)
         ops, one = Lanes(builder, min(lanes_of(key), VECTOR_LANES)), Lanes(builder, 1)
         places = range(0, key, ops.lanes)
         rates = [ops.load(decay, place) for place in places]
@@ -83,6 +93,7 @@ def _make_take(key: int) -> Any:
             one.store(one.spread(ops.sum(total)), read, 0)
         for place, at in zip(places, kept, strict=True):
             ops.store(builder.load(at), state, place)
+            ops.store(builder.load(at), copy, place)
 
     return take
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from radixlm.kernels.openmp import Worker
 from radixlm.layers.selective_kernel import CHANNELS, MOST_NUMBERS, selective_kernel
-from radixlm.layers.step_states import StepStates
+from radixlm.layers.step_states import NOWHERE, StepStates
 from radixlm.products.compiled import TensorOptions
 
 # Tokens of which what fades and what is added is computed at once.
@@ -66,7 +66,7 @@ class SelectiveScan:
         values, steps, queries, keys = inputs
         read, channels = torch.empty_like(values), values.shape[1]
         arguments, blocks = self._worker.arguments, -(-channels // CHANNELS)
-        arguments.rows, arguments.table = blocks * len(states.table), states.table.data_ptr()
+        arguments.rows, arguments.table = blocks * states.rows, states.table.data_ptr()
         arguments.channels, arguments.repeats = channels, channels // keys.shape[1]
         arguments.queries, arguments.keys = queries.data_ptr(), keys.data_ptr()
         arguments.stride = 4 * keys.stride(0)
@@ -85,10 +85,12 @@ def _by_torch(inputs: SelectiveInputs, decay: Tensor, kept: Tensor, states: Step
         after = added.addcmul_(kept[states.slots], left)
         kept[states.slots] = after
         made[alone] = its.read(after)
-    for first, stop, _, slot in states.longer:
+    for first, stop, _, slot, copy in states.longer:
         made[first:stop], kept[slot] = selective_scan(
             inputs.of(slice(first, stop)), decay, kept[slot]
         )
+        if copy != NOWHERE:
+            kept[copy] = kept[slot]
     return made
 
 

@@ -5,45 +5,75 @@ those of a step's rows are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
+from radixlm.kernels.vectors import inner, words
+
+# In place of a slot and of a part: there is none.
+NOWHERE: Final = -1
+# Of the table of parts: first, stop, slot, copy, and the part that goes on; 0: none does.
+_COLUMNS: Final = 5
+
 
 class StateRow(NamedTuple):
     """A row's tokens [first, stop) of a step, the first of which is at `position` of its request.
-    slot: of its state, which is that before them and will be that after them.
+    slot: of its state, which is that before them and will be that after them. checkpoints: tokens
+    of the step after which it is copied, and to which slot, in order.
     """
 
     first: int
     stop: int
     position: int
     slot: int
+    checkpoints: tuple[tuple[int, int], ...] = ()
+
+    def parts(self) -> list[StatePart]:
+        """The row, cut where it is copied."""
+        ends = dict(self.checkpoints)
+        cuts = sorted({self.first, self.stop, *ends})
+        return [
+            StatePart(at, to, self.position + at - self.first, self.slot, ends.get(to, NOWHERE))
+            for at, to in pairwise(cuts)
+        ]
+
+
+class StatePart(NamedTuple):
+    """A part of a row. copy: the slot that gets a copy of the state after it, or NOWHERE."""
+
+    first: int
+    stop: int
+    position: int
+    slot: int
+    copy: int
 
 
 class StepStates:
     """The states of one step.
 
     conv: of each layer (slots, width - 1, channels), of the model's type. matrices: of each layer
-    (slots, *matrix) float32. Layers without a state have none. table: (rows, 3) int64, of each row
-    tokens [first, stop) and its slot, those with most tokens first. longer: rows with several
-    tokens. starts: first tokens of requests. single: (n,) int64 tokens of rows with one; slots:
-    (n,) int64 of their states.
+    (slots, *matrix) float32. Layers without a state have none. table: (parts, 5) int64; the
+    first are those with which the `rows` begin, of most tokens first. longer: parts of rows with
+    several tokens, or a copy, in order. starts: first tokens of requests. single: (n,) int64 tokens
+    of the other rows; slots: (n,) int64 of their states.
     """
 
     def __init__(
         self, rows: Sequence[StateRow], conv: Sequence[Tensor], matrices: Sequence[Tensor]
     ) -> None:
-        self.conv, self.matrices = conv, matrices
-        self.longer = [row for row in rows if row.stop - row.first > 1]
+        self.conv, self.matrices, self.rows = conv, matrices, len(rows)
         self.starts = [row.first for row in rows if row.position == 0]
-        alone = [row for row in rows if row.stop - row.first == 1]
-        self.longer.sort(key=lambda row: row.first - row.stop)
+        ordered = sorted(rows, key=lambda row: (row.first - row.stop, not row.checkpoints))
+        parts = [row.parts() for row in ordered]
+        alone = sum(row.stop - row.first == 1 and not row.checkpoints for row in rows)
+        self.longer = [part for its in parts[: len(rows) - alone] for part in its]
         device = conv[0].device if conv else None
-        table = [(row.first, row.stop, row.slot) for row in (*self.longer, *alone)]
-        self.table = torch.tensor(table, dtype=torch.int64, device=device).view(-1, 3)
-        self.single, _, self.slots = self.table[len(self.longer) :].unbind(1)
+        table = torch.tensor(_table(parts), dtype=torch.int64, device=device)
+        self.table = table.view(-1, _COLUMNS)
+        self.single, _, self.slots, *_ = self.table[len(rows) - alone : len(rows)].unbind(1)
         self._room = torch.empty(0)
 
     def room(self, rows: int, width: int) -> Tensor:
@@ -53,6 +83,32 @@ class StepStates:
         if self._room.numel() < rows * width:
             self._room = torch.empty(rows * width)
         return self._room[: rows * width].view(rows, width)
+
+
+def through_parts(take: Any) -> Any:
+    """through(args, row, unit): takes the parts of a row of the table in order; take(args, unit,
+    first, stop, slot, copy) one.
+    """
+
+    @inner
+    def through(args: Any, row: int, unit: int) -> None:
+        part, goes_on = row, True
+        while goes_on:
+            its = words(args.table + 8 * _COLUMNS * part)
+            take(args, unit, its[0], its[1], its[2], its[3])
+            part, goes_on = its[4], its[4] != 0
+
+    return through
+
+
+def _table(parts: Sequence[Sequence[StatePart]]) -> list[list[int]]:
+    table = [[its[0].first, its[0].stop, its[0].slot, its[0].copy, 0] for its in parts]
+    for at, its in enumerate(parts):
+        for part in its[1:]:
+            table[at][-1] = len(table)
+            at = len(table)
+            table.append([part.first, part.stop, part.slot, part.copy, 0])
+    return table
 
 
 NO_STATES = StepStates((), (), ())

@@ -251,7 +251,7 @@ class ModelRunner:
             pool.move(batch.states)
         ends = accumulate(row.n_new for row in batch.rows)
         rows = [
-            StateRow(end - row.n_new, end, row.start, row.state)
+            _state_row(row, end - row.n_new, row.state)
             for end, row in zip(ends, batch.rows, strict=True)
             if row.state is not None
         ]
@@ -282,6 +282,11 @@ class ModelRunner:
         seen = max(row.start + 1 - min(filter(None, self._bytes)), 0)
         there = self._sound(slots[seen:], in_windows=True)
         return min(sound, seen + there) if there else 0
+
+
+def _state_row(row: ScheduledRow, first: int, slot: int) -> StateRow:
+    copies = tuple((first + end - row.start, copy) for end, copy in row.checkpoints)
+    return StateRow(first, first + row.n_new, row.start, slot, copies)
 
 
 def _sampled(

@@ -176,7 +176,7 @@ class Drafting:
         """The most tokens that a draft of it may have."""
         if state.pending > 1:
             return 0
-        most = min(state.room, state.stop - state.n_tokens) - 1
+        most = state.room - 1
         if self._short_length is not None and state.n_tokens <= self._short_length:
             most = min(most, self._short_length - state.n_tokens)
         return most

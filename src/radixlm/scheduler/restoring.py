@@ -271,7 +271,7 @@ class Restoring:
         if whole or report.upto < made.known.size:  # a state comes last, and all ends with it
             made.lease.commit(min(report.upto, made.known.size))
         if whole:
-            made.lease.checkpoint(goes_on=False)
+            made.lease.checkpoint()
         self.restored += self._cache.tree.stats.inserted_tokens - known
         self._room.committed(made, before, made.lease.committed)
         if not made.left:

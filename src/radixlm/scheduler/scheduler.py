@@ -143,12 +143,14 @@ class Scheduler:
             budget = self._admit(parts, budget, before=plan.prompts[0])
         for state in plan.prompts:
             if budget > 0 and state.lease is not None:
-                budget -= self._give(state, state.lease.extend(min(state.wanted, budget)), parts)
+                budget -= self._give(state, state.lease.extend(min(state.pending, budget)), parts)
         if not crowded:
             budget = self._admit(parts, budget)
             self.drafting.add(parts, budget)
         states = {state.running_lease: state for state in parts}
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
+        for state in ordered:
+            self.checkpoints.mark(state, min(state.computed + parts[state].size, state.n_tokens))
         rows = tuple(scheduled_row(state, parts[state]) for state in ordered)
         computed = self._cache.components if rows else ()  # nobody computes an empty batch
         moves = [move for component in computed for move in component.take_moves().items()]
@@ -176,11 +178,8 @@ class Scheduler:
                 first = max(row.start + 1, row.request.params.first_prompt_logprob)
                 given = state.next_prompt_logprob - first
                 state.prompt_logprobs.extend(result.prompt_logprobs[index][given:])
-            if row.start < state.prefill_end or row.stop == state.stop:
+            if row.start < state.prefill_end or row.checkpoints:
                 self._commit(state)
-            if row.stop == state.stop:
-                state.kept = row.stop
-                state.running_lease.checkpoint(on_the_way=state.stops_on_the_way)
             drawn = result.drawn(index)
             new = grown.get(row.request.request_id) or NewTokens(drawn)
             if row.drafted:
@@ -194,7 +193,6 @@ class Scheduler:
     def _plan(self, held: Container[str], guides: Guides, *, admits: bool) -> Plan:
         """Plan which running requests go on in this step, which may admit others, or not."""
         self.drafting.begin(guides)
-        self.checkpoints.place(self._running.values())
         prompts = self._prompts()
         decoding = [s for name, s in self._running.items() if s.decodes and name not in held]
         first = self._first_prompt(prompts, admits=admits) if len(self.fairness) > 1 else None
@@ -203,7 +201,7 @@ class Scheduler:
         budget = self.turns.left_of_budget(decoding)
         tokens = []
         for state in decoding:
-            n_new = min(state.wanted, 1 + budget)
+            n_new = min(state.pending, 1 + budget)
             n_new += self.drafting.force(state, 1 + budget - n_new)
             budget -= n_new - 1
             tokens.append((state, n_new))
@@ -245,7 +243,7 @@ class Scheduler:
             return 0
         parts[state] = slots
         state.moved = self.turns.step
-        self.fairness.charge(state.request.tenant, min(slots.size, state.wanted))
+        self.fairness.charge(state.request.tenant, min(slots.size, state.pending))
         return slots.size
 
     def _retract(self, state: RequestState) -> None:
@@ -314,8 +312,7 @@ class Scheduler:
         state.computed = state.kept = lease.cached
         state.prefill_end = state.n_tokens
         state.branch = self.waiting_room.match(state).agreed.length
-        self.checkpoints.place([state])
-        slots = lease.extend(min(state.wanted, budget))
+        slots = lease.extend(min(state.pending, budget))
         if slots is None:
             state.computed = 0
             lease.release(used=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
-from sys import maxsize
 from typing import Protocol
 
 import numpy as np
@@ -126,13 +125,11 @@ class RequestState:
     while it waits, how many tokens are believed to be in the cache (see WaitingRoom).
     cached_tokens, miss, queued: how many were when it was first admitted, why no more, and the
     seconds since `arrived`. computing: it runs, and its prompt is not all computed yet. moved: the
-    step in which it was last given tokens. stop: where it stops computing for a checkpoint, if it
-    gets so far; stops_on_the_way: one from which nobody is known to go on. kept: where it began, or
-    left the last one. branch: how many tokens agreed when it was admitted; the state after them was
-    lacking if it had to compute some of these. restored: the
-    tokens of it that were read while it waited, [first, stop), and from where, in order.
-    computed_because: why what is stored of it is not read. drafts: see RequestOutput.
-    guesses: whether tokens are drafted that might be wrong.
+    step in which it was last given tokens. kept: where it began, or left the last checkpoint.
+    branch: how many tokens agreed when it was admitted; the state after them was lacking if it had
+    to compute some of these. restored: the tokens of it that were read while it waited, [first,
+    stop), and from where, in order. computed_because: why what is stored of it is not read.
+    drafts: see RequestOutput. guesses: whether tokens are drafted that might be wrong.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
@@ -159,8 +156,6 @@ class RequestState:
     guesses: bool = True
     prediction: PredictedText | None = None
     moved: int = 0
-    stop: int = maxsize
-    stops_on_the_way: bool = False
     kept: int = 0
     branch: int = 0
     waits: bool = False
@@ -208,11 +203,6 @@ class RequestState:
     def pending(self) -> int:
         """Known tokens that are not computed yet."""
         return self.n_tokens - self.computed
-
-    @property
-    def wanted(self) -> int:
-        """Pending tokens that it may compute in one step."""
-        return min(self.n_tokens, self.stop) - self.computed
 
     @property
     def decodes(self) -> bool:

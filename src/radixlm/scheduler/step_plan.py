@@ -22,6 +22,6 @@ class Plan(NamedTuple):
         """All of them, the prompts with the chunks that the budget gives them."""
         left, chunks = self.budget, []
         for state in self.prompts:
-            chunks.append((state, min(state.wanted, left)))
+            chunks.append((state, min(state.pending, left)))
             left -= chunks[-1][1]
         return self.decoding + chunks

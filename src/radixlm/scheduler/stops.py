@@ -18,7 +18,7 @@ TOWARDS_END = (0, 1, 2, 3, 4, 8, 16, 32)
 
 
 class Checkpoints:
-    """Chooses where running requests stop and leave a checkpoint:
+    """Chooses where running requests leave a checkpoint, which steps copy as they pass:
 
         before the last token    for the same prompt again: the last one's logits are wanted
         towards the prompt's end where prompts part that nobody knows of yet: at the last multiple
@@ -30,7 +30,6 @@ class Checkpoints:
         every `interval` tokens
 
     At its end, however it comes, a request leaves one anyway: its state is not copied for that.
-    Without states in the cache nothing stops anywhere.
     """
 
     def __init__(self, room: WaitingRoom, interval: int) -> None:
@@ -38,18 +37,25 @@ class Checkpoints:
         self._room, self._interval = room, interval
         self.active = room.cache.enabled and any(each.at_ends for each in room.cache.components)
 
-    def place(self, states: Iterable[RequestState]) -> None:
-        """Set where each of these stops next. O(1) for each, amortised, once it runs."""
-        for state in states if self.active else ():
-            ends = list(self.ends(state))
-            state.stop = min(chain(ends, self.on_the_way(state, ends)), default=maxsize)
-            state.stops_on_the_way = state.stop not in ends
-
-    def ends(self, state: RequestState) -> Iterator[int]:
-        """Places where a running request could leave one next from which others are known, or are
-        asked, to go on, in any order.
+    def mark(self, state: RequestState, upto: int) -> None:
+        """Have the step that computes up to there leave a running request's. O(1) for each,
+        amortised.
         """
-        done, round_down = state.computed, self._room.cache.round_down
+        done = state.computed
+        while self.active:
+            ends = list(self.ends(state, done))
+            done = min(chain(ends, self.on_the_way(state, done, ends)), default=maxsize)
+            if done > upto:
+                break
+            ahead = None if done in ends else max(0, state.prefill_end - done)
+            state.running_lease.mark(done, since=done - state.kept, ahead=ahead)
+            state.kept = done
+
+    def ends(self, state: RequestState, done: int) -> Iterator[int]:
+        """Places where a running request could leave one after `done` tokens from which others are
+        known, or are asked, to go on, in any order.
+        """
+        round_down = self._room.cache.round_down
         last = round_down(state.prefill_end - 1)
         if done < last:
             yield last
@@ -59,9 +65,9 @@ class Checkpoints:
             known = state.branch, self._room.first_shared(state, least)
             yield from (at for at in known if least <= at < last)
 
-    def on_the_way(self, state: RequestState, ends: Iterable[int]) -> Iterator[int]:
+    def on_the_way(self, state: RequestState, done: int, ends: Iterable[int]) -> Iterator[int]:
         """The other places, from which nobody may ever go on."""
-        done, round_down = state.computed, self._room.cache.round_down
+        round_down = self._room.cache.round_down
         if self._interval:
             yield done - done % self._interval + self._interval
         last = round_down(state.prefill_end - 1)
@@ -77,4 +83,4 @@ class Checkpoints:
         """Leave one where a request ends that runs no more, if all of it is in the cache."""
         lease = state.running_lease
         if self.active and lease.length == lease.committed:
-            lease.checkpoint(goes_on=False)
+            lease.checkpoint()

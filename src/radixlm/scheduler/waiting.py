@@ -122,14 +122,9 @@ class WaitingRoom:
                 self._raise(other, shared)
 
     def first_shared(self, state: RequestState, least: int) -> int:
-        """The first place from `least` on where one that waits, and follows a request or would once
-        it starts, goes on in another way; 0: there is none. O(places before it) once it has
-        started.
+        """The first place from `least` on where one that waits, and follows a request, goes on in
+        another way; 0: there is none. O(places before it).
         """
-        if not state.computing:
-            sharing = self.index.sharing(state.known, state.namespace, state.computed)
-            shared = (self._usable(*each) for each in sharing if each[0] is not state)
-            return min((place for place in shared if place >= least), default=0)
         followers, found, below = self.followers.get(state, []), 0, [0]
         while below:
             at = below.pop()

@@ -99,13 +99,14 @@ def matches_stay_when_components_change(changed, self, slots):
 
 def of_the_version_before(call, self, *args, **named):
     version = self._tree.version
-    call(self, *args, **named)
+    made = call(self, *args, **named)
     self._tree.version = version
+    return made
 
 
 @around(StateSlots, "enter")
 def matches_stay_when_a_checkpoint_is_left(enter, self, node, slot, *, on_the_way):
-    of_the_version_before(enter, self, node, slot, on_the_way=on_the_way)
+    return of_the_version_before(enter, self, node, slot, on_the_way=on_the_way)
 
 
 @around(Window, "replace")
@@ -205,25 +206,30 @@ def uses_are_not_counted(_use, _self, _slot, **_named):
 
 
 @around(StateHold, "checkpoint")
-def a_checkpoint_is_the_lease_s_as_well(checkpoint, self, node, *, goes_on, **named):
+def a_checkpoint_is_the_lease_s_as_well(checkpoint, self, node):
     slot = self.slot
-    checkpoint(self, node, goes_on=goes_on, **named)
+    checkpoint(self, node)
     self.slot = slot
 
 
-@around(StateHold, "checkpoint")
-def a_checkpoint_is_left_without_room_to_go_on(checkpoint, self, node, *, goes_on, **named):
-    if self.slot is None or self._states.slot_of(node).size:
-        checkpoint(self, node, goes_on=goes_on, **named)
-        return
-    self._states.enter(node, self.slot, **named)
-    self.slot = self._states.give(self._states.slot_of(node)) if goes_on else None
+@around(StateHold, "commit")
+def a_copy_is_the_lease_s_as_well(commit, self, start, node, mine, theirs):
+    marks = dict(self.marks)
+    commit(self, start, node, mine, theirs)
+    self.marks = marks
 
 
-@around(StateHold, "checkpoint")
-def a_checkpoint_that_is_there_is_not_used(checkpoint, self, node, *, goes_on, **named):
-    if not self._states.slot_of(node).size:
-        checkpoint(self, node, goes_on=goes_on, **named)
+@around(StateSlots, "give_copy")
+def a_copy_is_made_where_there_is_no_room(_give, self, _since, _ahead):
+    if not self._free:
+        self.evict()
+    self.private += 1
+    return self._free.pop()
+
+
+@around(StateSlots, "enter")
+def a_checkpoint_that_is_there_is_not_used(enter, self, node, slot, *, on_the_way):
+    return node not in self.at and enter(self, node, slot, on_the_way=on_the_way)
 
 
 @around(StateHold, "checkpoint")

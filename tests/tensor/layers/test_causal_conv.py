@@ -72,3 +72,24 @@ def test_rows_in_parts(kind: str, channels: int, width: int, *, bias: bool, gate
         expected = whole(conv, row[: len(found)], gated=gated)
         assert torch.allclose(found.double(), expected, tolerance, tolerance)
     assert torch.equal(kept[::2][:2], others)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_copies_on_the_way_are_those_of_rows_that_end_there(kind: str, *, gated: bool) -> None:
+    options, channels = OPTIONS[kind], 300
+    conv = made_up(options, channels, 4, bias=True, gated=gated)
+    x = torch.randn(20, 3 * channels if gated else channels).to(options.dtype)
+    kept = torch.randn(5, 3, channels).to(options.dtype)
+    its, made = kept.clone(), []
+
+    def convolved(row: StateRow, given: Tensor, state: Tensor) -> Tensor:
+        return conv(given.clone(), 0, StepStates([row], [state], [torch.empty(5, 0)])).clone()
+
+    found = convolved(StateRow(0, 20, 3, 2, ((2, 0), (13, 4), (20, 1))), x, kept)
+    for start, stop, copy in ((0, 2, 0), (2, 13, 4), (13, 20, 1)):
+        row = StateRow(0, stop - start, 3 + start, 2)
+        made.append(convolved(row, x[start:stop], its))
+        its[copy] = its[2]
+    assert torch.equal(kept, its)
+    assert torch.equal(torch.cat(made), found)

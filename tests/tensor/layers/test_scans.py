@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
@@ -159,3 +161,28 @@ def test_numbers_that_are_not_finite_stay_so(options: TensorOptions) -> None:
     scan, row = of(ScanShape(KEY, VALUE, delta=True), options), StateRow(0, 3, 0, 0)
     read, _ = scanned(scan, inputs, torch.zeros(1, HEADS, KEY, VALUE), row)
     assert not read[-1].isfinite().any()
+
+
+@WAYS
+@pytest.mark.parametrize(("delta", "by_channel"), [(True, False), (True, True), (False, False)])
+def test_copies_on_the_way_are_those_of_rows_that_end_there(
+    options: TensorOptions, *, delta: bool, by_channel: bool
+) -> None:
+    inputs, kept = made_up(151, key=16, value=32, by_channel=by_channel), states(16, 32, 8)
+    scan = of(ScanShape(16, 32, delta, by_channel), options)
+    copies = (2, 5), (40, 6), (150, 7)
+    rows = StateRow(0, 1, 4, 2, ((1, 3),)), StateRow(1, 150, 9, 1, copies)
+    last = StateRow(150, 151, 3, 4)
+    read, after = scanned(scan, inputs, kept, last, *rows)
+    cuts, made, its = (0, 1, 2, 40, 150, 151), [], kept
+    slots = (2, 3), (1, 5), (1, 6), (1, 7), (4, None)
+    for (slot, copy), (start, stop) in zip(slots, pairwise(cuts), strict=True):
+        position = {2: 4, 1: 8 + start, 4: 3}[slot]
+        row = StateRow(0, stop - start, position, slot)
+        found, its = scanned(scan, inputs.of(slice(start, stop)), its, row)
+        made.append(found)
+        if copy is not None:
+            its[copy] = its[slot]
+    off = 0 if options is EXACT else 1e-5  # torch takes one token in another way than several
+    assert (after - its).abs().max() <= off
+    assert (torch.cat(made) - read).abs().max() <= off

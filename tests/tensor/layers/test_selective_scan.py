@@ -52,7 +52,7 @@ def test_rows_of_one_token_and_of_several(dtype: torch.dtype) -> None:
     states = StepStates(rows, [torch.empty(0)], [kept])
     scan = SelectiveScan(KEY, TensorOptions(dtype, torch.device("cpu")))
     read = scan(inputs, DECAY, 0, states)
-    for first, stop, _, slot in rows:
+    for first, stop, _, slot, _ in rows:
         expected, its = by_token(inputs.of(slice(first, stop)), before[slot].double())
         assert (read[first:stop] - expected).abs().max() < 1e-4
         assert (kept[slot] - its).abs().max() < 1e-4
@@ -82,3 +82,21 @@ def test_a_cut_leaves_the_bits_as_they_are(cut: int) -> None:
     rest, state = selective_scan(inputs.of(slice(cut, None)), DECAY, state)
     assert torch.equal(torch.cat((first, rest)), whole[0])
     assert torch.equal(state, whole[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["compiled", "torch"])
+def test_copies_on_the_way_are_those_of_rows_that_end_there(dtype: torch.dtype) -> None:
+    scan = SelectiveScan(KEY, TensorOptions(dtype, torch.device("cpu")))
+    inputs, kept = made_up(50), torch.randn(4, CHANNELS, KEY)
+    its, made = kept.clone(), []
+
+    def scanned(row: StateRow, given: SelectiveInputs, state: Tensor) -> Tensor:
+        return scan(given, DECAY, 0, StepStates([row], [torch.empty(0)], [state]))
+
+    whole = scanned(StateRow(0, 50, 7, 1, ((1, 0), (33, 2), (50, 3))), inputs, kept)
+    for start, stop, copy in ((0, 1, 0), (1, 33, 2), (33, 50, 3)):
+        row = StateRow(0, stop - start, 7 + start, 1)
+        made.append(scanned(row, inputs.of(slice(start, stop)), its))
+        its[copy] = its[1]
+    assert torch.equal(kept, its)
+    assert torch.equal(torch.cat(made), whole)

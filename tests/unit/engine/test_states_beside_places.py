@@ -37,7 +37,7 @@ def hits(bench: DiskBench, rounds: int) -> list[int]:
     return found
 
 
-def made(capacity: int, states: int, moves: int = 20, **places: Any) -> DiskBench:
+def made(capacity: int, states: int, moves: int = 40, **places: Any) -> DiskBench:
     flags = {"budget": 512, "per_state": PER_STATE, "write": "off", **places}
     return DiskBench(capacity, states=states, moves=moves, **flags)
 
@@ -58,5 +58,5 @@ def test_a_disk_helps_the_second_time(write: str) -> None:
 
 def test_slow_copies_lose_nothing_that_has_room_in_the_pool() -> None:
     """Places on the way go before ends that are not written yet."""
-    bench = made(2_000, 42, moves=12, host=PROMPTS * EACH)
+    bench = made(2_000, 42, moves=28, host=PROMPTS * EACH)
     assert hits(bench, 2) == [0, PROMPTS]

@@ -55,10 +55,12 @@ class ComponentHold(ABC):
         tree's, of those that it had before, the first ones. Nothing, where tokens have no slots.
         """
 
-    def checkpoint(self, node: TreeNode, *, goes_on: bool, on_the_way: bool) -> None:  # noqa: B027
-        """All that is computed ends in `node`: leave there what a match needs at its end. Nothing,
-        where tokens have it, or where it takes room that is not there. goes_on: it is extended.
-        on_the_way: no request is known to go on from there.
+    def mark(self, end: int, since: int, ahead: int | None) -> None:  # noqa: B027
+        """See Lease. Nothing, where tokens have what a match needs at its end."""
+
+    def checkpoint(self, node: TreeNode) -> None:  # noqa: B027
+        """All that is computed ends in `node`, and is not extended: leave there what a match needs
+        at its end. Nothing, where tokens have it.
         """
 
     def row_fields(self) -> dict[str, Any]:

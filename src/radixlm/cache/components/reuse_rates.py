@@ -51,8 +51,14 @@ class ReuseRates:
 
     def of(self, node: TreeNode, uses: int, age: int) -> float:
         """The rate of one. O(nodes on its way, as far as distances differ)."""
-        alike, at = _alike(node, uses), _bin(age)
-        rate = self._first(alike, age)
+        return self._rate(_alike(node, uses), age)
+
+    def of_new(self, ahead: int) -> float:
+        """The rate of one on the way of a prompt that ends `ahead` tokens later."""
+        return self._rate(_on_the_way(ahead), 0)
+
+    def _rate(self, alike: int, age: int) -> float:
+        at, rate = _bin(age), self._first(alike, age)
         rate *= (self._all[alike] + _PRIOR) / (self._expected[alike] + _PRIOR)
         return (self._used[alike][at] + _PRIOR_OF_AGE) / (
             self._waited[alike][at] + _PRIOR_OF_AGE / rate
@@ -82,4 +88,8 @@ def _kind(node: TreeNode) -> int:
         (at,) = at.children.values()
     if len(at.children) > 1:
         return _BEFORE_A_BRANCH
-    return 3 + min(((at.end - node.end) // _NEAR).bit_length(), _DISTANCES - 1)
+    return _on_the_way(at.end - node.end)
+
+
+def _on_the_way(ahead: int) -> int:
+    return 3 + min((ahead // _NEAR).bit_length(), _DISTANCES - 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import nsmallest
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ class StateSlots(Component, TreeObserver):
 
     A match ends at the deepest node with one (`cut`). A lease locks that checkpoint until its first
     new token; then it has a private slot, into which that is copied and what it computes goes.
-    Where the lease says so (`Lease.checkpoint`), that slot becomes its end's, and is copied to
-    another if it goes on; without room for that it leaves none.
+    Where the lease says so (`Lease.mark`), it has a second one, into which the step copies the
+    state as it passes; without room for that it leaves none. At its end it leaves its own.
 
     A node with a checkpoint keeps its end: it neither grows nor joins its child. When tokens at its
     end are evicted, so is the checkpoint. When there is no room, the unlocked one goes that is
@@ -130,6 +131,18 @@ class StateSlots(Component, TreeObserver):
         self._copies[slot] = int(source[0]) if source.size else EMPTY
         return slot
 
+    def give_copy(self, since: int, ahead: int | None) -> int | None:
+        """A private slot for what a step leaves on its way, see `Lease.mark`; None: there is no
+        room but that of what is worth more.
+        """
+        if not self._free:
+            worth = inf if ahead is None else since * self._rates.of_new(ahead)
+            if not self.available or self._rank(self._next_to_go()) >= (ahead is None, worth):
+                return None
+            self.evict()
+        self.private += 1
+        return self._free.pop()
+
     def take(self) -> int | None:
         """A private slot that is filled at once, by eviction if need be; None: all are locked, or
         will be copied from in the next step.
@@ -148,10 +161,13 @@ class StateSlots(Component, TreeObserver):
         self.private -= 1
         self._set_free(slot)
 
-    def enter(self, node: TreeNode, slot: int, *, on_the_way: bool) -> None:
-        """A private slot becomes a node's checkpoint. Where others went on, those that used the one
-        above would have used it.
+    def enter(self, node: TreeNode, slot: int, *, on_the_way: bool) -> bool:
+        """A private slot becomes a node's checkpoint; False: it has one, which is used. Where
+        others went on, those that used the one above would have used it.
         """
+        if node in self.at:
+            self.use(self.at[node], on_the_way=on_the_way)
+            return False
         self.at[node], self._node[slot] = slot, node
         self.private -= 1
         self.left_behind += 1
@@ -162,6 +178,7 @@ class StateSlots(Component, TreeObserver):
         self._on_the_way.add(slot)
         self.use(slot, on_the_way=on_the_way)
         self._tree.changed(node)
+        return True
 
     def use(self, slot: int, *, on_the_way: bool = True) -> None:
         """A checkpoint is used now, or would have been left by one more."""
@@ -198,14 +215,9 @@ class StateSlots(Component, TreeObserver):
         """Give up the unlocked checkpoint that is worth least. O(capacity), amortised over as many
         as are looked for at once. Raises CacheError.
         """
-        while True:
-            if not self._to_go:
-                self._look_for_some()
-            rank, slot = self._to_go.pop()
-            there = slot in self._node and not self.locks[slot]
-            if there and self._rank(slot) <= rank:
-                break
+        slot = self._next_to_go()
         node = self._node[slot]
+        self._to_go.pop()
         self.evicted += 1
         above = self.slot_of(self._above(node))
         if above.size and self._found[slot]:  # what used this one will use that
@@ -214,6 +226,17 @@ class StateSlots(Component, TreeObserver):
         self._give_up(node)
         self._tree.changed(node)
         self._tree.merge(node)
+
+    def _next_to_go(self) -> int:
+        """The slot of the one that is worth least, the last of `_to_go`. Raises CacheError."""
+        while True:
+            if not self._to_go:
+                self._look_for_some()
+            rank, slot = self._to_go[-1]
+            there = slot in self._node and not self.locks[slot]
+            if there and self._rank(slot) <= rank:
+                return slot
+            self._to_go.pop()
 
     def _look_for_some(self) -> None:
         """Find those that go next; count how long all waited. What raises one's worth keeps it."""
@@ -289,13 +312,16 @@ class StateSlots(Component, TreeObserver):
 
 class StateHold(ComponentHold):
     """A lease's hold on states: `source`, the checkpoint where its match ends, locked until it has
-    computed anything; then `slot`, private. One that is read from a place has that at once.
+    computed anything; then `slot`, private. One that is read from a place has that at once. marks:
+    private slots that the next step copies it into, after how many tokens; and whether no request
+    is known to go on from there.
     """
 
     def __init__(self, states: StateSlots, source: Slots, slot: int | None = None) -> None:
         self._states = states
         self.source = source
         self.slot = slot
+        self.marks: dict[int, tuple[int, bool]] = {}
         states.lock(self.source)
 
     def takes(self, first: int, stop: int) -> int:
@@ -315,29 +341,44 @@ class StateHold(ComponentHold):
             self.slot = None
 
     def row_fields(self) -> dict[str, Any]:
-        return {"state": self.slot}
+        marks = ((end, slot) for end, (slot, _) in self.marks.items())
+        return {"state": self.slot, "checkpoints": tuple(marks)}
 
-    def checkpoint(self, node: TreeNode, *, goes_on: bool, on_the_way: bool) -> None:
+    def mark(self, end: int, since: int, ahead: int | None) -> None:
+        slot = self._states.give_copy(since, ahead)
+        if slot is None and ahead is None:
+            slot = self._from_the_way()
+        if slot is not None:
+            self.marks[end] = slot, ahead is not None
+
+    def _from_the_way(self) -> int | None:
+        """The slot of a place on the way that the same step was to leave, and does not."""
+        ends = (end for end, (_, on_the_way) in self.marks.items() if on_the_way)
+        return next((self.marks.pop(end)[0] for end in ends), None)
+
+    def commit(self, _start: int, node: TreeNode, _mine: Slots, _theirs: Slots) -> None:
+        """A copy becomes the node's, unless it has one."""
+        if node.end in self.marks:
+            slot, on_the_way = self.marks.pop(node.end)
+            if not self._states.enter(node, slot, on_the_way=on_the_way):
+                self._states.give_back(slot)
+
+    def checkpoint(self, node: TreeNode) -> None:
         """The private slot becomes the node's, unless it has one."""
-        states, there = self._states, self._states.slot_of(node)
-        if self.slot is None:
-            return
-        if there.size:
-            states.use(int(there[0]), on_the_way=on_the_way)
-        elif not goes_on or states.available:
-            states.enter(node, self.slot, on_the_way=on_the_way)
-            self.slot = states.give(states.slot_of(node)) if goes_on else None
+        if self.slot is not None and self._states.enter(node, self.slot, on_the_way=False):
+            self.slot = None
 
     def release(self, _committed: int, _slots: Slots, *, used: bool) -> None:
-        if self.slot is not None:
-            self._states.give_back(self.slot)
+        marked = (slot for slot, _ in self.marks.values())
+        for slot in marked if self.slot is None else (self.slot, *marked):
+            self._states.give_back(slot)
         self._let_go(used=used)
 
     def locks(self, _committed: int, _slots: Slots) -> Slots:
         return self.source
 
     def private(self, _length: int, _committed: int) -> int:
-        return int(self.slot is not None)
+        return len(self.marks) + (self.slot is not None)
 
     def still_takes(self, total: int, length: int, _cached: int) -> int:
         return self.takes(length, total)

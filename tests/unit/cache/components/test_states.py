@@ -26,8 +26,10 @@ def make(states: int = 4, capacity: int = 64) -> tuple[RadixCache, StateSlots]:
     return cache, component
 
 
-def compute(lease: Lease, upto: int) -> None:
+def compute(lease: Lease, upto: int, *checkpoints: int) -> None:
     assert lease.extend(upto - lease.length) is not None
+    for end in checkpoints:
+        lease.mark(end)
     lease.commit(upto)
 
 
@@ -49,9 +51,7 @@ def serve_unchecked(cache: RadixCache, key: list[int], *checkpoints: int) -> int
     found = lease.cached
     for end in (*checkpoints, len(key)):
         if end > lease.length:
-            compute(lease, end)
-        if end in checkpoints:
-            lease.checkpoint()
+            compute(lease, end, *({end} & {*checkpoints}))
     lease.release()
     return found
 
@@ -82,21 +82,35 @@ def test_what_another_component_cuts_ends_at_a_checkpoint_again() -> None:
 def test_a_state_is_copied_when_it_is_used_and_not_before() -> None:
     cache, states = make()
     lease = cache.acquire([1, 2, 3, 4])
-    compute(lease, 2)
-    [(source, first)] = moved(states)
-    assert source == EMPTY
-    lease.checkpoint()
-    [(source, second)] = moved(states)
-    assert (source, second != first) == (first, True)
-    assert states.usage() == Usage(2, 1, 0, 1)
+    lease.extend(3)
+    lease.mark(2)
+    (source, first), (mark, copy) = *moved(states), *lease.row_fields()["checkpoints"]
+    assert (source, mark, first != copy) == (EMPTY, 2, True)
+    assert states.usage() == Usage(2, 2, 0, 0)
+    lease.commit(3)
+    assert ([node.end for node in states.at], states.usage()) == ([2], Usage(2, 1, 0, 1))
     other = cache.acquire([1, 2, 9])
     assert (states.usage(), moved(states)) == (Usage(2, 1, 1, 0), [])
     compute(other, 3)
-    assert [source for source, _ in moved(states)] == [first]
+    assert [source for source, _ in moved(states)] == [copy]
     assert states.usage() == Usage(1, 2, 0, 1)
     lease.release()
     other.release()
     assert states.usage() == Usage(3, 0, 0, 1)
+
+
+def test_copies_that_were_not_made_are_given_back() -> None:
+    cache, states = make()
+    lease = cache.acquire([1, 2, 3, 4])
+    lease.extend(3)
+    lease.mark(1)
+    lease.mark(2)
+    for end in (2, 0, 4):
+        with pytest.raises(CacheError, match=f"no end after {end} tokens: of 2 to 3, in pages"):
+            lease.mark(end)
+    assert states.usage() == Usage(1, 3, 0, 0)
+    lease.release()
+    assert (states.at, states.usage()) == ({}, Usage(4, 0, 0, 0))
 
 
 def test_a_checkpoint_at_the_end_of_a_lease_is_not_copied() -> None:
@@ -104,23 +118,37 @@ def test_a_checkpoint_at_the_end_of_a_lease_is_not_copied() -> None:
     lease = cache.acquire([1, 2, 3])
     compute(lease, 3)
     [(_, slot)] = moved(states)
-    lease.checkpoint(goes_on=False)
+    lease.checkpoint()
     lease.release()
     assert (list(states.at.values()), moved(states)) == ([slot], [])
     assert states.usage() == Usage(3, 0, 0, 1)
 
 
-def test_no_checkpoint_is_left_where_the_lease_could_not_go_on() -> None:
+def test_without_room_no_checkpoint_is_left_on_the_way() -> None:
     cache, states = make(states=2)
     leases = [cache.acquire([kind, 5, 5]) for kind in (1, 2)]
     for lease in leases:
-        compute(lease, 2)
+        lease.extend(2)
     for lease in leases:
-        lease.checkpoint()
+        lease.mark(2)
+        lease.commit(2)
     assert (states.at, states.usage()) == ({}, Usage(0, 2, 0, 0))
     leases[1].release()
-    leases[0].checkpoint()
+    compute(leases[0], 3, 3)
     assert (states.figures()["mamba_checkpoints"], states.usage()) == (1, Usage(0, 1, 0, 1))
+
+
+def test_what_is_worth_more_makes_no_room_on_the_way_of_a_prompt() -> None:
+    """Of several that one step leaves; an end, from which others are known to go on, has room."""
+    cache, states = make(states=3, capacity=400)
+    serve(cache, [*range(100)], 90)
+    compute(cache.acquire([7, 8]), 2)
+    lease = cache.acquire([*range(200, 300)])
+    lease.extend(50)
+    lease.mark(20, since=20, ahead=80)
+    assert ([node.end for node in states.at], states.usage()) == ([90], Usage(0, 2, 0, 1))
+    lease.mark(40, since=20)
+    assert ([*states.at], states.usage()) == ([], Usage(0, 3, 0, 0))
 
 
 def test_a_source_may_be_another_s_slot_by_the_time_it_is_copied() -> None:
@@ -140,8 +168,7 @@ def test_a_checkpoint_that_is_there_stays_and_the_lease_goes_on_with_its_own_sta
     cache, states = make()
     one, other = cache.acquire([1, 2, 3]), cache.acquire([1, 2, 4])
     for lease in (one, other):
-        compute(lease, 2)
-        lease.checkpoint()
+        compute(lease, 2, 2)
     assert states.usage() == Usage(1, 2, 0, 1)
     moved(states)
     compute(other, 3)

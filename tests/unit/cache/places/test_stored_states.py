@@ -33,10 +33,11 @@ def stored(tier: StoredTier, end: int, key: Key = KEY) -> None:
 def computed(cache: RadixCache, key: Key, *ends: int) -> None:
     """A request leaves checkpoints there."""
     lease = cache.acquire(key)
-    for end in ends:
-        lease.extend(end - lease.length)
-        lease.commit(end)
-        lease.checkpoint(goes_on=end < ends[-1])
+    lease.extend(ends[-1] - lease.length)
+    for end in ends[:-1]:
+        lease.mark(end)
+    lease.commit(ends[-1])
+    lease.checkpoint()
     lease.release()
 
 
@@ -144,10 +145,10 @@ def test_checkpoints_are_written_with_what_is_before_them(policy: str) -> None:
 def test_places_on_the_way_are_stored_once_they_are_of_use() -> None:
     cache, tier = make(states=3)
     lease = cache.acquire(KEY)
-    for end, on_the_way in ((8, True), (20, False)):
-        lease.extend(end - lease.length)
-        lease.commit(end)
-        lease.checkpoint(goes_on=end < 20, on_the_way=on_the_way)
+    lease.extend(20)
+    lease.mark(8, since=8, ahead=12)
+    lease.commit(20)
+    lease.checkpoint()
     lease.release()
     assert [tokens_of(each.tokens) for each in tier.queue.take("all", 100)] == [20]
     computed(cache, as_key([*KEY[:8], 90, 91]), 10)
@@ -202,7 +203,7 @@ def test_a_checkpoint_is_read_beside_what_is_resident() -> None:
     assert lease is not None
     lease.extend(2)
     lease.commit(6)
-    lease.checkpoint(goes_on=False)
+    lease.checkpoint()
     lease.release(used=False)
     assert cache.match(KEY).length == 6
     assert states.usage().private == states.usage().locked == 0

@@ -28,8 +28,9 @@ from radixlm.text.tokenizer import Tokenizer
 # small pool has none to lay aside.
 RESERVE = 128
 _RESERVES_IN_POOL = 512
-# Tokens of the tree and of ghosts that drafts are looked for in: pools, and tokens at most.
-_DRAFTS_IN_POOL, MOST_DRAFTED_FROM = 4, 1 << 22
+# Tokens of the tree and of ghosts that drafts are looked for in: pools, and tokens at most. Keys
+# and values of one take more memory than this many here.
+_DRAFTS_IN_POOL, MOST_DRAFTED_FROM = 64, 1 << 22
 # Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 

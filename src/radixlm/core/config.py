@@ -220,7 +220,11 @@ class EngineConfig:
         "as many as pay by what steps take; off, none.",
         one_of(get_args(Speculation)),
     )
-    speculative_num_draft_tokens: int = flag(8, "Most tokens of a draft.", integer(1, 64))
+    speculative_num_draft_tokens: int = flag(
+        15,
+        "Most tokens of a draft; with the last one that is known 16, which are multiplied at once.",
+        integer(1, 64),
+    )
     draft_corpus: str | None = flag(
         None,
         "File or folder of texts that drafts are also taken from, for all who use this server.",

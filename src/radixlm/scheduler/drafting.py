@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from operator import attrgetter
 
 from radixlm.core.batch import NewTokens, ScheduledBatch
 from radixlm.core.clock import Clock, WallClock
@@ -31,8 +32,9 @@ class Drafting:
     Only steps in which all requests decode have drafts. Requests with a grammar have none: what is
     forced is taken as it is, and masks are of one token.
 
-    sources: that with the longest match is taken, after a request's own prediction. most: tokens of
-    a draft. policy: how much of them is computed, all without one. wrote: hears of tokens that
+    sources: of these and a request's own prediction, the draft is taken of which most tokens are
+    expected to be drawn. most: tokens of a draft. policy: how much of them is computed; without one
+    all, of the longest match. wrote: hears of tokens that
     requests have now. short_length: see
     `Namespace.of_length`: no draft crosses it, since what comes after it is computed anew.
     """
@@ -50,15 +52,18 @@ class Drafting:
         self._sources = sources
         self._most = most
         self._policy = policy
+        self._worth = attrgetter("matched") if policy is None else policy.expected
         self._short_length = short_length
         self.wrote = wrote
         self._clock = clock or WallClock()
         self._drafts: dict[RequestState, Draft] = {}
+        self._left_out: dict[RequestState, Draft] = {}
         self._began: float | None = None
 
     def add(self, parts: dict[RequestState, Slots], budget: int) -> None:
         """Put drafts of at most `budget` tokens beside what is computed in a step."""
         self._drafts.clear()
+        self._left_out.clear()
         self._began = None
         if not self._most or any(
             slots.size > 1 or not state.decodes for state, slots in parts.items()
@@ -78,6 +83,15 @@ class Drafting:
             drafted = sum(row.drafted for row in batch.rows)
             seconds = self._clock.now() - self._began
             self._policy.costs.learn(len(batch.rows), drafted, seconds)
+
+    def took(self, state: RequestState, new: Sequence[int]) -> None:
+        """Learn of the tokens that a request has now, the last ones of all that it has; also by a
+        draft that was left out, whose first one could have been right.
+        """
+        self.wrote(state.namespace, state.known.data, len(new))
+        if new and self._policy is not None and (draft := self._left_out.pop(state, None)):
+            first = draft._replace(tokens=draft.tokens[:1])
+            self._policy.learn(first, int(first.tokens[0] == new[0]))
 
     def settle(
         self, state: RequestState, drawn: Sequence[int], new: NewTokens, counters: Counters
@@ -110,6 +124,8 @@ class Drafting:
         else:
             counts = policy.choose([draft for _, draft in found], requests)
             for (state, draft), count in zip(found, counts, strict=True):
+                if not count:
+                    self._left_out[state] = draft
                 yield state, draft._replace(tokens=draft.tokens[:count])
 
     def _propose(self, state: RequestState, budget: int) -> Draft | None:
@@ -119,10 +135,9 @@ class Drafting:
         if most < 1 or state.pending > 1 or state.request.constraint is not None:
             return None
         asked = state.namespace, state.known.data, most
-        if state.prediction is not None and (draft := state.prediction.propose(*asked)) is not None:
-            return draft
-        made = [each.propose(*asked) for each in self._sources]
-        return max(filter(None, made), key=lambda draft: draft.matched, default=None)
+        sources = [*([state.prediction] if state.prediction else ()), *self._sources]
+        made = [each.propose(*asked) for each in sources]
+        return max(filter(None, made), key=self._worth, default=None)
 
     def _lent(self, state: RequestState, draft: Draft) -> Slots | None:
         """Slots of its next token and its draft, where there is room for all."""

@@ -173,7 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder = Path(scratch) / architecture
             vocab = LARGE_VOCAB if architecture == "qwen3" else VOCAB
             if not folder.exists():
-                shape: dict[str, Any] = {**SHAPE, **HEADS[architecture], "vocab_size": vocab}
+                shape: dict[str, Any] = {
+                    **SHAPE,
+                    **HEADS.get(architecture, {}),
+                    "vocab_size": vocab,
+                }
                 make_checkpoint(folder, architecture, max_position_embeddings=CONTEXT, **shape)
             flags = {"dtype": dtype, "deterministic": not args.without}
             flags |= {"kv_cache_dtype": args.kv_cache_dtype}

@@ -39,7 +39,7 @@ def main() -> None:
     replace_part(ROOT / "README.md", "demo", demo_table())
     replace_part(ROOT / "docs" / "benchmarks.md", "paper", paper_rows)
     replace_part(ROOT / "docs" / "language.md", "frontend", frontend_table(read("paper-frontend")))
-    formats = [read(path.stem)[0] for path in sorted(RESULTS.glob("quantized-*.jsonl"))]
+    formats = [run for path in sorted(RESULTS.glob("quantized-*.jsonl")) for run in read(path.stem)]
     replace_part(ROOT / "docs" / "quantization.md", "speed", speed_table(formats))
     replace_part(ROOT / "docs" / "quantization.md", "memory", memory_table(formats))
     replace_part(ROOT / "docs" / "quantization.md", "quality", quality_table(read("quality")[0]))
@@ -136,37 +136,61 @@ def frontend_table(runs: list[Run]) -> str:
 
 
 def speed_table(runs: list[Run]) -> str:
-    """Of each model, one row for each format and for what llama.cpp has with as many bits."""
-    lines = [
-        "| model | weights | MB a token | one stream, /s | of the bound | × | prefill, /s | × |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for run in runs:
-        for row in run["rows"]:
-            own = row["name"] == row["format"]
-            ratios = ("decode_theirs_over_ours", "prefill_theirs_over_ours")
-            decode, prefill = ("–" if own else f"**{row[name]:.2f}**" for name in ratios)
-            name = f"`{row['name']}`" if own else f"llama.cpp {row['name']}"
-            lines.append(
-                f"| {run['model']} | {name} | {row['mb_read']:,.0f} | {row['decode_per_s']:,.0f} "
-                f"| {100 * row['share_of_bound']:.0f} % | {decode} "
-                f"| {row['prefill_per_s']:,.0f} | {prefill} |"
-            )
-    said = {f"{run['threads']} threads of {run['processor']}" for run in runs}
-    return "\n".join(lines) + f"\n\n{'; '.join(sorted(said))}.\n"
+    """A table for each processor: rows for each format and for what llama.cpp has with as many
+    bits, of all runs.
+    """
+    kinds = dict.fromkeys((run["processor"], run["instructions"], run["threads"]) for run in runs)
+    parts = []
+    for kind in kinds:
+        processor, instructions, threads = kind
+        its = [
+            run for run in runs if (run["processor"], run["instructions"], run["threads"]) == kind
+        ]
+        lines = [
+            f"{processor}, {instructions}, {threads} threads:",
+            "",
+            "| model | weights | MB each | one stream, /s | of the bound | × | prefill, /s | × |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        found: dict[tuple[str, str, str], list[Run]] = {}
+        for run in its:
+            for row in run["rows"]:
+                found.setdefault((run["model"], row["format"], row["name"]), []).append(row)
+        lines += [_speeds(*names, rows) for names, rows in found.items()]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _speeds(model: str, of_format: str, name: str, rows: list[Run]) -> str:
+    """Speeds of all runs, and how often the other's time that is."""
+    own = name == of_format
+    ratios = ("decode_theirs_over_ours", "prefill_theirs_over_ours")
+    decode, prefill = (
+        "–" if own else ", ".join(f"**{row[ratio]:.2f}**" for row in rows) for ratio in ratios
+    )
+    speeds, prefills = (
+        ", ".join(f"{row[speed]:,.0f}" for row in rows)
+        for speed in ("decode_per_s", "prefill_per_s")
+    )
+    bounds = ", ".join(f"{100 * row['share_of_bound']:.0f}" for row in rows)
+    shown = f"`{name}`" if own else f"llama.cpp {name}"
+    return (
+        f"| {model} | {shown} | {rows[0]['mb_read']:,.0f} | {speeds} | {bounds} % | {decode} "
+        f"| {prefills} | {prefill} |"
+    )
 
 
 def memory_table(runs: list[Run]) -> str:
-    """What weights take once they are loaded, and what loading takes at most."""
+    """What weights take once they are loaded, and what loading takes at most, of each last run."""
     lines = [
-        "| model | weights | held, MB | most while loading, MB | a tiny model's, MB |",
-        "|---|---|---|---|---|",
+        "| model | weights | held, MB | most while loading, MB | of that | a tiny model's, MB |",
+        "|---|---|---|---|---|---|",
     ]
+    last = {(run["model"], name): row for run in runs for name, row in run["memory"].items()}
     lines += [
-        f"| {run['model']} | `{name}` | {row['held_mb']:,.0f} | {row['peak_mb']:,.0f} "
-        f"| {row['tiny_mb']:,.0f} |"
-        for run in runs
-        for name, row in run["memory"].items()
+        f"| {model} | `{name}` | {row['held_mb']:,.0f} | {row['peak_mb']:,.0f} "
+        f"| {row['peak_over_held']:.2f} | {row['tiny_mb']:,.0f} |"
+        for (model, name), row in last.items()
     ]
     return "\n".join(lines) + "\n"
 

@@ -20,7 +20,7 @@ from radixlm.formats.model_files import ModelFile, ModelFiles
 from radixlm.formats.model_types import FOREIGN, NATIVE
 from radixlm.models.decoder import EMBEDDING, HEAD
 from radixlm.models.folds import Folded
-from radixlm.models.gguf_blocks import bytes_per_number
+from radixlm.models.gguf_blocks import LOOKED_UP, bytes_per_number
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import matched
 from radixlm.models.safetensors_files import FLOATS, surveyed
@@ -84,9 +84,9 @@ def appraise(config: EngineConfig) -> tuple[Appraisal, ChatTemplate | None]:
     if device.type != "cpu" and shapes:
         weight_bytes = dtype.itemsize * sum(map(math.prod, shapes.values()))
     elif model.tie_word_embeddings and f"{HEAD}.weight" not in shapes:
-        # A copy of the embedding is packed, see `Linear.pack`.
-        each = (tensors[name].each for name in _EMBEDDINGS if name in tensors)
-        weight_bytes += int(model.vocab_size * model.hidden_size * next(each, dtype.itemsize))
+        # A copy of what is no codes is packed, see `Linear.pack`.
+        copied = (its.kind not in LOOKED_UP for name, its in tensors.items() if name in _EMBEDDINGS)
+        weight_bytes += next(copied, True) * dtype.itemsize * model.vocab_size * model.hidden_size
     reached = reached_of(config, model)
     _, template = texts_of(config, files)
     found = Appraisal(
@@ -125,8 +125,13 @@ def _tensors(
 
 
 def _on_a_cpu(tensors: Mapping[str, _Stored], dtype: torch.dtype) -> int:
-    """Bytes of all tensors, rows that are looked up in floats."""
+    """Bytes of all tensors: rows that are looked up are codes of certain types, or floats."""
+    in_floats = {
+        name
+        for name, its in tensors.items()
+        if name.endswith(_EMBEDDINGS) and its.kind not in LOOKED_UP
+    }
     return sum(
-        int(its.numbers * (dtype.itemsize if name.endswith(_EMBEDDINGS) else its.each))
+        int(its.numbers * (dtype.itemsize if name in in_floats else its.each))
         for name, its in tensors.items()
     )

@@ -11,12 +11,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from radixlm.kernels.vectors import processor_has
 from radixlm.models import ModelConfig
 from radixlm.products.gemm_choice import has_onednn
 
 # Far more than the caches hold, so that data comes from memory as it does in a model.
 _WEIGHT_BYTES = 256 << 20
 _STREAM_BYTES = 1 << 30
+_INSTRUCTIONS = (
+    ("amx-int8", "AMX"),
+    ("avx512bf16", "AVX-512 with bfloat16"),
+    ("avx512vnni", "AVX-512 with VNNI"),
+    ("avx512f", "AVX-512"),
+    ("avx2", "AVX2"),
+)
 # Tokens that weights are laid out for: this serves 1 and 2,048 as well.
 _PACKED_FOR = 8
 
@@ -41,6 +49,11 @@ class Timing(NamedTuple):
     budget: float
     least: int = 3
     most: int = 50
+
+
+def instructions() -> str:
+    """The best of the instructions that compiled products may use."""
+    return next((name for feature, name in _INSTRUCTIONS if processor_has(feature)), "no AVX2")
 
 
 def layer_products(config: ModelConfig) -> list[Product]:

@@ -12,7 +12,7 @@ import click
 import torch
 from tqdm import tqdm
 
-from radixlm.bench.machine import Timing, bandwidths
+from radixlm.bench.machine import Timing, bandwidths, instructions
 from radixlm.bench.quantized_run import (
     GGUF_TYPES,
     PEERS,
@@ -116,6 +116,7 @@ def command(
         "benchmark": "quantized",
         "model": folder.name,
         "processor": processor(),
+        "instructions": instructions(),
         "threads": threads,
         "gb_per_s": round(read / 1e9, 1),
         **Sizes(**sizes)._asdict(),
@@ -193,7 +194,7 @@ def _rows(found: Sequence[QuantizedTimes], read: float, sizes: Sizes) -> Iterato
 def _show(report: Mapping[str, Any]) -> None:
     title = (
         f"{report['model']}, {report['threads']} threads of {report['processor']}, "
-        f"{report['gb_per_s']} GB/s"
+        f"{report['instructions']}, {report['gb_per_s']} GB/s"
     )
     rows = []
     for row in report["rows"]:

@@ -176,7 +176,7 @@ def of_format(folder: Path, name: str, scratch: Path, python: str | None) -> Con
 def of_file(path: Path, python: str | None) -> Contest:
     """A GGUF file, as it is."""
     tied = load_config(path).tie_word_embeddings
-    read, held = (_bytes_in(path, tied=head_is_row) for head_is_row in (tied, True))
+    read, held = (_bytes_in(path, tied=its) for its in (tied, True))
     peers: dict[str, Callable[[], Path]] = {path.stem: lambda: path} if python else {}
     return Contest(path.name, path, {"dtype": "bfloat16"}, read, held, peers)
 

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,7 +89,12 @@ def two_panels(path: Path, title: str, names: Sequence[str]) -> Iterator[tuple[A
 
 
 def processor() -> str:
-    """The processor's name, by Linux."""
+    """The processor's name, by Linux, with its family and model: names of virtual machines' are
+    the same for many.
+    """
     info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    return found[1] if found else "unknown processor"
+    text = info.read_text(encoding="utf-8") if info.exists() else ""
+    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
+    if "model name" not in found:
+        return "unknown processor"
+    return "{model name} (family {cpu family}, model {model})".format_map(defaultdict(str, found))

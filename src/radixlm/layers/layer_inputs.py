@@ -22,7 +22,7 @@ class LayerInputs:
     ) -> None:
         vocab, hidden, self._layers, self._size = sizes
         width = self._layers * self._size
-        self._table = TokenEmbedding(vocab, width, options)
+        self.table = TokenEmbedding(vocab, width, options)
         parts = {"per_layer_model_projection": width}
         self._projection = Linear(hidden, parts, options, bias=False)
         self._norm = RMSNorm(self._size, eps, options)
@@ -31,7 +31,7 @@ class LayerInputs:
         """(tokens,) int64, (tokens, hidden) -> (layers, tokens, size)."""
         projected = self._projection(embedded).mul_(embedded.shape[1] ** -0.5)
         made = self._norm(projected.view(-1, self._size)).view_as(projected)
-        made.add_(self._table(token_ids), alpha=self._size**0.5).mul_(0.5**0.5)
+        made.add_(self.table(token_ids), alpha=self._size**0.5).mul_(0.5**0.5)
         return made.view(-1, self._layers, self._size).transpose(0, 1).contiguous()
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
@@ -40,7 +40,8 @@ class LayerInputs:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from named(self.linears())
-        yield "embed_tokens_per_layer.weight", self._table.weight
+        for name, weight in self.table.named_weights():
+            yield f"embed_tokens_per_layer.{name}", weight
         yield "per_layer_projection_norm.weight", self._norm.weight
 
 

@@ -28,6 +28,7 @@ from radixlm.products.gemm_choice import PLAIN, Choose, GemmChoice, Product, Wei
 from radixlm.products.panel_products import PanelProduct
 from radixlm.products.quantized import QuantizedWeight, WeightKind, stacked
 from radixlm.products.quantized_products import DTYPES, QuantizedProduct
+from radixlm.products.quantized_rows import QuantizedRows
 
 # Of a weight (out, in).
 Quantize = Callable[[Tensor], QuantizedWeight]
@@ -326,14 +327,23 @@ class TokenEmbedding:
     """A row per token of the vocabulary."""
 
     def __init__(self, vocab_size: int, hidden_size: int, options: TensorOptions) -> None:
+        self.vocab_size = vocab_size
         self.weight = options.empty(vocab_size, hidden_size)
+        self._rows: QuantizedRows | None = None
+
+    def look_up(self, rows: QuantizedRows) -> None:
+        """Take quantized rows, instead of filling its memory, which goes."""
+        self._rows, self.weight = rows, self.weight.new_empty(0)
 
     def __call__(self, token_ids: Tensor, out: Tensor | None = None) -> Tensor:
         """(tokens,) int64 -> (tokens, hidden_size), new memory or `out`."""
+        if self._rows is not None:
+            return self._rows(token_ids, out)
         return torch.index_select(self.weight, 0, token_ids, out=out)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield "weight", self.weight
+        if self._rows is None:
+            yield "weight", self.weight
 
 
 class LMHead(Linear):

@@ -66,7 +66,7 @@ class SplitEmbedding(TokenEmbedding):
 
     def __call__(self, token_ids: Tensor, out: Tensor | None = None) -> Tensor:
         own = token_ids - self._first
-        others = (own < 0) | (own >= self.weight.shape[0])
+        others = (own < 0) | (own >= self.vocab_size)
         rows = super().__call__(own.masked_fill_(others, 0), out)
         rows.masked_fill_(others.unsqueeze(1), 0)
         self._reduce(rows)

@@ -151,6 +151,12 @@ class CausalLM:
                 yield f"model.layers.{index}.{place}", linear
         yield "", self.head
 
+    def tables(self) -> Iterator[tuple[str, TokenEmbedding]]:
+        """Tables with a row per token of the vocabulary, by the stored name of their weight."""
+        yield f"{EMBEDDING}.weight", self.embedding
+        if self.inputs is not None:
+            yield f"{EMBEDDING}_per_layer.weight", self.inputs.table
+
     @property
     def expansions(self) -> list[Expansion]:
         """The matrices with which attention makes keys and values, of each layer (some other's

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.gguf_file import BlockType
-from radixlm.products.quantized import MIDDLE, Numbers, QuantizedWeight
+from radixlm.products.quantized import BYTES, MIDDLE, Numbers, QuantizedWeight
 from radixlm.products.unpacking import parts
 
 _Bytes = NDArray[np.uint8]
@@ -180,6 +180,10 @@ DECODERS: Mapping[str, _Decoder] = {
     "IQ4_XS": _Decoder(_iq4_xs, 4, numbers="iq4"),
     "MXFP4": _Decoder(_mxfp4, 4, numbers="e2m1"),
 }
+
+
+# Types whose rows are looked up among codes, see `QuantizedRows`.
+LOOKED_UP = frozenset(name for name, its in DECODERS.items() if its.numbers in BYTES)
 
 
 def _two_levels(

@@ -20,6 +20,8 @@ from radixlm.models.parts import PartCheckpoint, part_of
 from radixlm.models.safetensors_files import Checkpoint, CutCheckpoint, listed
 from radixlm.products.gemm_choice import Choose
 from radixlm.products.quantized import QuantizedWeight
+from radixlm.products.quantized_products import QuantizedProduct
+from radixlm.products.quantized_rows import has_rows, quantized_rows, rows_of
 
 _HEAD, _EMBEDDING = f"{HEAD}.weight", f"{EMBEDDING}.weight"
 
@@ -76,7 +78,7 @@ class _Filling:
 
     def __init__(self, model: CausalLM, choose: Choose | None, quantize: Quantize | None) -> None:
         self._model, self._choose, self._quantize = model, choose, quantize
-        self._weights = model.weights()
+        self._weights, self._tables = model.weights(), dict(model.tables())
         self.nbytes = sum(weight.nbytes for weight in self._weights.values())
         # By weight, the product that it belongs to, and what is still to come for that.
         self._owners: dict[str, tuple[Linear, set[str]]] = {}
@@ -86,24 +88,36 @@ class _Filling:
 
     def put(self, name: str, weight: Tensor | QuantizedWeight) -> int:
         """Returns the bytes that the weight has where nothing is quantized."""
-        memory, head = self._weights.pop(name), self._model.head
-        tied = head if name == _EMBEDDING and memory is head.weight else None
+        memory, head, table = self._weights.pop(name), self._model.head, self._tables.get(name)
+        tied = head if table is not None and memory is head.weight else None
         linear, missing = self._owners.get(name, (tied, {name}))
         takes_codes = linear is not None and self._choose is not None and linear.takes_codes
+        looked_up = table if self._has_rows(weight, memory) else None
         if isinstance(weight, Tensor):
             memory.copy_(weight)
-        elif linear is None or linear is tied or not takes_codes:
-            weight.fill(memory)
-        if isinstance(weight, QuantizedWeight) and linear is not None and takes_codes:
-            own = name.removesuffix(".weight").rpartition(".")[2]
-            linear.put(own if tied is None else HEAD, weight)
+        else:
+            if looked_up is None and (table is not None or not takes_codes):
+                weight.fill(memory)
+            elif looked_up is not None and tied is None:
+                looked_up.look_up(quantized_rows(weight, memory.dtype))
+            if linear is not None and takes_codes:
+                own = name.removesuffix(".weight").rpartition(".")[2]
+                linear.put(own if tied is None else HEAD, weight)
         nbytes = memory.nbytes
         del memory, weight
         missing.discard(name)
         if linear is not None and self._choose and not missing:
             linear.pack(self._choose, self._quantize)
             _give_back()
+        if looked_up is not None and isinstance(head.product, QuantizedProduct) and tied is head:
+            looked_up.look_up(rows_of(head.product))
         return nbytes
+
+    def _has_rows(self, weight: Tensor | QuantizedWeight, memory: Tensor) -> bool:
+        """Whether rows of a weight can be looked up among its codes, instead of in memory."""
+        if isinstance(weight, Tensor) or self._choose is None:
+            return False
+        return memory.device.type == "cpu" and has_rows(weight)
 
     def close(self) -> None:
         """All products are packed: lay out what goes with them."""

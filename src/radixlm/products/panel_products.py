@@ -31,6 +31,7 @@ from numba.core import cgutils
 from torch import Tensor
 
 from radixlm.kernels.amx import TILE_UNITS, has_tiles
+from radixlm.kernels.huge_pages import huge_pages
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
 from radixlm.kernels.strips import UNIT_BYTES, VECTOR_LANES, Strip, widen, widen_pairs
@@ -223,7 +224,7 @@ def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tu
     """
     outputs, inputs = weight.shape
     count, whole = -(-outputs // lanes), outputs // lanes
-    panels = weight.new_empty((count, inputs // numbers, lanes, numbers))
+    panels = huge_pages().zeros((count, inputs // numbers, lanes, numbers), weight.dtype)
     biases = torch.zeros((count, lanes), dtype=torch.float32, device="cpu")
     last = slice(-1, None), slice(-lanes, None)
     for part, rows in ((slice(whole), slice(whole * lanes)), last):

@@ -157,10 +157,15 @@ class QuantizedWeight:
         if self.numbers == "e4m3" and ((self.codes & 0x7F) == 0x7F).any():
             raise CheckpointError(f"tensor {name!r} holds codes that are no numbers")
         for what, values in (("scales", self.scales), ("offsets", self.offsets)):
-            if values is not None and not values.isfinite().all():
+            if values is not None and not _ends(values).isfinite().all():
                 raise CheckpointError(f"the {what} of tensor {name!r} are not all finite numbers")
-        if not self.scales.any():
+        if not _ends(self.scales).any():
             raise CheckpointError(f"the scales of tensor {name!r} are all 0")
+
+
+def _ends(values: Tensor) -> Tensor:
+    """The least and the largest number, in one pass; of what is no number both are none."""
+    return torch.stack(values.aminmax()) if values.numel() else values
 
 
 def with_ones(weight: QuantizedWeight, block: int) -> QuantizedWeight:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from radixlm.kernels.bytes import planes_of, turn_of
+from radixlm.kernels.huge_pages import huge_pages
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker
 from radixlm.kernels.strips import VECTOR_LANES
@@ -43,7 +44,7 @@ def laid_out(
         # Filled up to whole steps of tiles: what is not there counts nothing.
         block_bytes = -(-inputs // STEP) * STEP * LANES * kind.bits // 8
     shape = numbers.numel() // LANES, blocks, block_bytes
-    panels = torch.zeros(shape, dtype=torch.uint8)
+    panels = huge_pages().zeros(shape, torch.uint8)
     ends = torch.zeros((panels.shape[0], 2, LANES))
     _put_codes(weight, numbers, kind, panels)
     for first in range(0, panels.shape[0], _PANELS_AT_ONCE):
@@ -112,9 +113,9 @@ def _by_lanes(values: Sequence[Tensor], blocks: int) -> Tensor:
 
 def _multiples(values: Tensor, steps: Tensor) -> Tensor:
     """How many steps (out, blocks) values (out, groups) are; none of steps of 0."""
-    each = steps.repeat_interleave(values.shape[1] // steps.shape[1], 1)
-    made: Tensor = (values / each).round_()
-    return made.nan_to_num_(0)
+    made: Tensor = values.unflatten(1, (steps.shape[1], -1)) / steps.unsqueeze(2)
+    made.round_().nan_to_num_(0)
+    return made.view(values.shape)
 
 
 def _factors(both: Sequence[Tensor]) -> Tensor:

@@ -163,6 +163,11 @@ class QuantizedProduct:
         """
         return self._whole(x, out)
 
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, StripKind, tuple[int, int, int]]:
+        """The panels, their ends, their kind and the weight's shape, see `QuantizedRows`."""
+        return self._panels, self._ends, self._kind, (self.outputs, self._inputs, self._groups)
+
     def room(self, rows: int) -> int:
         """Bytes of scratch that a call of that many rows takes."""
         if (rows, self._team.size) != self._ready:

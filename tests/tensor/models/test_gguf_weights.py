@@ -200,9 +200,23 @@ def test_a_tied_head_takes_the_embedding_s_codes(checkpoint: Make, tmp_path: Pat
         seen.append(type(weight))
         return one_way(weight, result, gate)
 
-    load(tmp_path / "m.gguf", choose)
+    model = load(tmp_path / "m.gguf", choose)
     assert set(seen) == {QuantizedWeight}
     assert len(seen) == 1 + 4 * SIZES["num_hidden_layers"]
+    assert not model.embedding.weight.numel()  # rows are looked up among the codes
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "IQ4_NL"])
+def test_rows_are_looked_up_among_codes(
+    checkpoint: Make, tmp_path: Path, kind: str, tied: bool
+) -> None:
+    folder = checkpoint("qwen3", tie_word_embeddings=tied)
+    write_gguf(folder, tmp_path / "m.gguf", kind)
+    filled, packed = (load(tmp_path / "m.gguf", choose) for choose in (None, one_way))
+    ids = torch.arange(len(filled.embedding.weight))
+    assert not packed.embedding.weight.numel()
+    assert torch.equal(filled.embedding(ids), packed.embedding(ids))
 
 
 def test_parts_of_several_types(checkpoint: Make, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from radixlm.products.quantized import (
     stacked,
 )
 from radixlm.products.quantized_products import DTYPES, QuantizedProduct, forms_of
+from radixlm.products.quantized_rows import has_rows, quantized_rows
 from radixlm.products.quantizing import quantize, quantize_e4m3
 
 CPU = torch.device("cpu")
@@ -331,3 +332,23 @@ def test_types_of_rows_that_no_kernel_reads_are_refused() -> None:
     weight = random_weight(64, 64, "8")
     with pytest.raises(ValueError, match="float16"):
         QuantizedProduct(weight, None, torch.float16, torch.float16, lambda _: "vectors")
+
+
+@pytest.mark.parametrize(("kind", "dtype"), KINDS_AND_TYPES)
+def test_rows_are_what_the_codes_stand_for(kind: str, dtype: torch.dtype) -> None:
+    weight = random_weight(77, 512, kind)
+    if not weight.are_bytes:
+        assert not has_rows(weight)
+        return
+    if weight.steps is None and not weight.is_whole:  # as files have them
+        offsets = None if weight.offsets is None else weight.offsets.half().float()
+        weight = replace(weight, scales=weight.scales.half().float(), offsets=offsets)
+    assert has_rows(weight)
+    wanted = weight.dequantized().to(dtype)
+    rows = quantized_rows(weight, dtype)
+    for ids in ([0], [76, 3, 3, 45, 64, 31, 32], list(range(77)), []):
+        picked = torch.tensor(ids, dtype=torch.int64)
+        torch.testing.assert_close(rows(picked), wanted[picked], rtol=1e-6, atol=1e-7)
+    out = torch.empty(2, 512, dtype=dtype)
+    assert rows(torch.tensor([9, 8]), out) is out
+    assert torch.equal(out, rows(torch.tensor([9, 8])))

@@ -27,7 +27,6 @@ from radixlm.runner.sampler import sample
 from radixlm.scheduler import Drafting
 
 T = TypeVar("T")
-WITH, WITHOUT = Namespace(cache_salt="drafts"), Namespace(cache_salt="none")
 _OFF = Drafting((), 0)
 
 
@@ -97,8 +96,8 @@ class Played(NamedTuple):
 
 
 class DraftBench(AbstractContextManager["DraftBench"]):
-    """An engine whose drafts can be switched on and off. Both have namespaces of their own, so that
-    what was answered without drafts is not drafted then.
+    """An engine whose drafts can be switched on and off. With and without them each workload has a
+    namespace of its own, so that nothing is known of what it is to answer.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -118,22 +117,30 @@ class DraftBench(AbstractContextManager["DraftBench"]):
         for number, its in enumerate(
             [[[each]] for each in lanes[0]] if len(lanes) == 1 else [lanes]
         ):
-            turns = {
-                drafts: self._play(its, out, drafts=drafts, cached=workload.cached)
-                for drafts in ((True, False) if number % 2 else (False, True))
-            }
+            turns = {}
+            for drafts in (True, False) if number % 2 else (False, True):
+                own = Namespace(cache_salt=f"{workload.name}, {len(lanes)}, {drafts}")
+                turns[drafts] = self._play(its, out, own, drafts=drafts, cached=workload.cached)
             yield turns[True], turns[False]
 
     def _play(
-        self, lanes: Sequence[Sequence[PlayedPart]], out: int, *, drafts: bool, cached: bool
+        self,
+        lanes: Sequence[Sequence[PlayedPart]],
+        out: int,
+        namespace: Namespace,
+        *,
+        drafts: bool,
+        cached: bool,
     ) -> Played:
-        namespace = WITH if drafts else WITHOUT
         if cached:
             calls = [part.call for lane in lanes for part in lane]
             firsts = [self._request(call, 1, namespace) for call in calls]
             asyncio.run(self._run([[(request, ()) for request in firsts]]))
         requests = [
-            [(self._request(part.call, out, namespace), part.heard) for part in lane]
+            [
+                (self._request(part.call, out, namespace), part.heard if drafts else ())
+                for part in lane
+            ]
             for lane in lanes
         ]
         self._switch(drafts=drafts)
@@ -159,8 +166,8 @@ class DraftBench(AbstractContextManager["DraftBench"]):
 
         async def stream(lane: Sequence[tuple[GenerateRequest, Sequence[HeardText]]]) -> None:
             for request, heard in lane:
-                if request.namespace == WITH and heard:
-                    await asyncio.wrap_future(self.engine.client.ask(partial(self._hear, heard)))
+                hear = partial(self._hear, request.namespace, heard)
+                await asyncio.wrap_future(self.engine.client.ask(hear))
                 async for output in self.engine.stream_all([request]):
                     answers[request.request_id] += output.token_ids
             ends.append((sum(map(len, answers.values())), time.perf_counter(), time.process_time()))
@@ -178,9 +185,9 @@ class DraftBench(AbstractContextManager["DraftBench"]):
         request = self.engine.request(call.prompt, params, request_id=name, namespace=namespace)
         return request if call.prediction is None else replace(request, prediction=call.prediction)
 
-    def _hear(self, heard: Sequence[HeardText], _core: EngineCore) -> None:
+    def _hear(self, where: Namespace, heard: Sequence[HeardText], _core: EngineCore) -> None:
         for tokens, new in heard:
-            self._drafting.wrote(WITH, tokens.data, new)
+            self._drafting.wrote(where, tokens.data, new)
 
     def _switch(self, *, drafts: bool) -> None:
         def switch(core: EngineCore) -> None:

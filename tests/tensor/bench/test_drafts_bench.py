@@ -54,6 +54,8 @@ def test_traces_are_replayed_with_drafts_and_without(traces: Path, tmp_path: Pat
     assert all(row["equal"] == row["calls"] for row in rows.values())
     assert rows["calls", 1]["tokens_a_step"] > 1.5
     assert rows["no repetition", 1]["tokens_a_step"] < 1.5
+    # Each workload begins anew, else these answers would be known from the ones before.
+    assert rows["turns", 2]["tokens_a_step"] >= rows["turns, prompts arriving", 2]["tokens_a_step"]
     assert picture.stat().st_size > 0
 
 

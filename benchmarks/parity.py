@@ -3,12 +3,13 @@
     python -m benchmarks.parity [--prompts 64] [--tokens 64] [--device cuda] [--read-together]
                                 [--architecture llama ...] [--setting "cache off" ...]
                                 [--every 3 [--first 1]] [--fields '{"sliding_window": 24}']
-                                [--tp-size 2]
+                                [--tp-size 2] [--drafts]
     python -m benchmarks.parity --places [--prompts 64] [--tokens 64]
 
 --fields: of config.json, of all models. --read-together: every shared node is one read for all its
 rows, as it is in larger models; in these small ones it does not pay, and each row reads by itself.
-What is stored is read, however fast computing it would be. --places: models with windows or states,
+What is stored is read, however fast computing it would be. --drafts: with drafts from the tree,
+of which some must be right. --places: models with windows or states,
 in every place, with one rank and two, cold, warm, restored, and after `kill -9`.
 Ends in one JSON line.
 """
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
     options.add_argument("--first", type=int, default=0, help="of them; default: 0")
     options.add_argument("--tp-size", type=int, default=1, help="ranks; default: 1")
+    options.add_argument("--drafts", action="store_true", help="with drafts from the tree")
     options.add_argument("--places", action="store_true", help="windows and states, by place")
     args = options.parse_args(arguments)
     restoring.READING_TO_COMPUTING = 1_000_000
     setattr(restoring.Pace, "learn_computed", lambda *_: None)  # noqa: B010
     if args.places:
         return _by_place(args.architecture, make_prompts(args.prompts, VOCAB), args.tokens)
-    ranks = {"tp_size": args.tp_size}
-    settings = [replace(each, flags=each.flags | ranks) for each in SETTINGS]
+    drafts = "tree" if args.drafts else "off"
+    more = {"tp_size": args.tp_size, "speculative_algorithm": drafts}
+    settings = [replace(each, flags=each.flags | more) for each in SETTINGS]
     settings = [each for each in settings if args.setting is None or each.name in args.setting]
     settings = settings[args.first :: args.every]
     if args.read_together:
@@ -88,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ]
             console.print(_table(architecture, difference, outcomes))
             good &= difference.good and _all_good(outcomes)
+            good &= any(each.accepted for each in outcomes) == args.drafts
             report[architecture] = {
                 "largest_logit_difference": difference.largest,
                 "settings": {outcome.setting: vars(outcome) for outcome in outcomes},
@@ -124,8 +128,8 @@ def _all_good(outcomes: list[Outcome]) -> bool:
 
 def _table(architecture: str, difference: Difference, outcomes: list[Outcome]) -> Table:
     table = Table(title=f"{architecture}: largest logit difference {difference.largest:.1e}")
-    for name in ("setting", "equal", "ties", "different", "retractions", "preempted", "cached"):
-        table.add_column(name, justify="left" if name == "setting" else "right")
+    for item in fields(Outcome):
+        table.add_column(item.name, justify="left" if item.name == "setting" else "right")
     for outcome in outcomes:
         table.add_row(*(str(value) for value in vars(outcome).values()))
     return table

@@ -135,6 +135,8 @@ class Outcome:
     retractions: int
     preemptions: int
     cached: int
+    drafted: int
+    accepted: int
 
 
 def make_prompts(count: int, vocab_size: int, seed: int = 0) -> list[list[int]]:
@@ -179,7 +181,8 @@ def run_setting(
         setting.place == "disk",
     )
     counts = stats.retractions, stats.preemptions, stats.cached_tokens
-    return Outcome(setting.name, *compared(outputs, expected), *counts)
+    drafts = stats.draft_tokens, stats.accepted_tokens
+    return Outcome(setting.name, *compared(outputs, expected), *counts, *drafts)
 
 
 def compared(outputs: Sequence[RequestOutput], expected: Greedy) -> tuple[int, int, int]:

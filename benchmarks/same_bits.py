@@ -2,11 +2,12 @@
 
     python -m benchmarks.same_bits [--requests 1000] [--architecture llama ...] [--dtype bfloat16]
                                    [--setting "cold" ...] [--every 2 [--first 1]]
-                                   [--kv-cache-dtype int8] [--without]
+                                   [--kv-cache-dtype int8] [--drafts] [--without]
 
 Requests in families share up to 1,500 tokens of their prompts; half of them are drawn with a seed.
 Each is first run alone, without a cache. Then all run in each setting, and every token's
-log-probability, and the five best ones, must have the same bits. --without: not in deterministic
+log-probability, and the five best ones, must have the same bits. --drafts: all but those that run
+alone have drafts from the tree. --without: not in deterministic
 mode, to see how often bits differ then. Models are small and random, one of each architecture,
 among them one with the vocabulary of a large one. Ends in one JSON line; fails if a bit differs.
 """
@@ -84,6 +85,8 @@ class Outcome(NamedTuple):
     different: int
     cached: int
     retractions: int
+    drafted: int
+    accepted: int
     seconds: float
 
 
@@ -131,19 +134,24 @@ def bits_of(output: RequestOutput) -> tuple[Any, ...]:
 
 
 def compare(
-    folder: Path, settings: Sequence[Setting], count: int, vocab: int, flags: dict[str, Any]
+    folder: Path,
+    settings: Sequence[Setting],
+    count: int,
+    vocab: int,
+    flags: dict[str, Any],
+    drafts: str = "off",
 ) -> Iterator[Outcome]:
     prompts = make_prompts(count, vocab)
     wanted = [bits_of(output) for output in run(folder, ALONE, prompts, flags)[0]]
     for setting in settings:
         began = time.monotonic()
-        outputs, stats = run(folder, setting, prompts, flags)
+        outputs, stats = run(folder, setting, prompts, flags | {"speculative_algorithm": drafts})
         different = sum(bits_of(o) != w for o, w in zip(outputs, wanted, strict=True))
         if setting.retracts and not stats.retractions:
             raise ConfigError(f"{setting.name}: nothing was retracted; use more --requests")
         tokens = sum(len(output.token_ids) for output in outputs)
         seconds = round(time.monotonic() - began, 1)
-        counts = stats.cached_tokens, stats.retractions
+        counts = stats.cached_tokens, stats.retractions, stats.draft_tokens, stats.accepted_tokens
         yield Outcome(setting.name, len(outputs), tokens, different, *counts, seconds)
 
 
@@ -156,6 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=int, default=1, help="so many'th setting; default: 1")
     parser.add_argument("--first", type=int, default=0, help="of them; default: 0")
     parser.add_argument("--kv-cache-dtype", choices=("auto", "int8"), default="auto")
+    parser.add_argument("--drafts", action="store_true", help="with drafts from the tree")
     parser.add_argument("--without", action="store_true")
     args = parser.parse_args(arguments)
     if args.requests < 1:
@@ -182,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flags = {"dtype": dtype, "deterministic": not args.without}
             flags |= {"kv_cache_dtype": args.kv_cache_dtype}
             outcomes = []
-            for outcome in compare(folder, settings, args.requests, vocab, flags):
+            drafts = "tree" if args.drafts else "off"
+            for outcome in compare(folder, settings, args.requests, vocab, flags, drafts):
                 outcomes.append(outcome)
                 different += outcome.different
                 bar.set_postfix_str(f"{architecture} {dtype}, {different} different")

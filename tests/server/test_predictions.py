@@ -42,9 +42,38 @@ def test_what_was_right_is_accepted(served: tuple[Client, bool], content: Any) -
         assert 0 < rejected < 30
     else:
         assert (accepted, rejected) == (0, 0)
+    counts = {"prediction": {"drafted_tokens": accepted + rejected, "accepted_tokens": accepted}}
+    assert body["usage"]["completion_tokens_details"].get("drafts", {}) == (
+        counts if drafts else {}
+    )
+    assert client.engine.stats().accepted_of == (
+        {"prediction": (accepted + rejected, accepted)} if drafts else {}
+    )
     text = client.complete(max_tokens=400, prediction=prediction).json()
     assert text["choices"][0]["text"] == ANSWER
     assert (details(text)[0] > 0) == drafts
+
+
+def test_each_choice_has_its_own_and_the_report_says_so(served: tuple[Client, bool]) -> None:
+    client, drafts = served
+    more = {"prediction": {"type": "content", "content": EDITED}, "max_tokens": 400}
+    one = details(client.chat(**more).json())
+    body = client.chat(n=2, cache_report=True, **more).json()
+    assert [each["message"]["content"] for each in body["choices"]] == [ANSWER] * 2
+    both = details(body)
+    assert both[0] >= 1.9 * one[0]
+    its = body["cache_report"].get("drafts", {}).get("prediction")
+    assert its == ({"drafted_tokens": sum(both), "accepted_tokens": both[0]} if drafts else None)
+    native = client.generate(sampling_params={"max_new_tokens": 4}, cache_report=True).json()
+    assert "drafts" not in native["meta_info"]["cache_report"]
+
+
+def test_what_a_grammar_forces_is_told_too(fake: Client) -> None:
+    params = {"max_new_tokens": 40, "regex": "[ab]:onetwothree[cd]"}
+    meta = fake.generate(sampling_params=params, cache_report=True).json()["meta_info"]
+    assert meta["cache_report"]["drafts"] == {
+        "grammar": {"drafted_tokens": 12, "accepted_tokens": 12}
+    }
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from radixlm import Engine, SamplingParams
 from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.errors import ConfigError
+from radixlm.core.grammar import Grammar
 from radixlm.core.request import RequestOutput
 from radixlm.drafts.draft import Draft
 from radixlm.drafts.tree_drafts import TreeDrafts
 from radixlm.runner.model_runner import ModelRunner
+from radixlm.testing.peft_adapters import make_adapter
 from radixlm.testing.reference import make_checkpoint
 
 PROMPTS = [[2, 3, 4, 5] * 8, [*range(2, 30), 50, 51, *range(2, 20)], [7, 8, 9] * 5]
@@ -38,6 +43,8 @@ DRAWN = [
 SCORED = SamplingParams(
     max_tokens=24, temperature=0, logprobs=2, prompt_logprobs=0, ignore_eos=True
 )
+FORM = Grammar.json_schema({"enum": [{"name": "a", "size": 1}, {"name": "b", "size": 22}, [1]]})
+FORMED = SamplingParams(max_tokens=40, temperature=1.5, seed=5, logprobs=1, grammar=FORM)
 
 
 class Oracle:
@@ -79,7 +86,7 @@ def answers(
 ) -> tuple[list[RequestOutput], list[RequestOutput]]:
     """With and without drafts."""
     flags = {"kv_tokens": 1_000, "dtype": "float32", **flags}
-    params = (GREEDY, ADJUSTED, *DRAWN, SCORED)
+    params = (GREEDY, ADJUSTED, *DRAWN, SCORED, FORMED)
     made = []
     for algorithm in ("off", "tree"):
         with Engine(str(folder), speculative_algorithm=algorithm, **flags) as engine:
@@ -101,11 +108,16 @@ CASES = [
     ("llama", {}),
     ("llama", {"page_size": 4}),
     ("llama", {"quantization": "int4"}),
+    ("llama", {"quantization": "int8"}),
     ("llama", {"kv_cache_dtype": "int8"}),
     ("llama", {"kv_tokens": 120}),
+    ("llama", {"kv_tokens": 120, "host_kv_tokens": 1_000, "disk_block_tokens": 8}),
+    ("llama", {"tp_size": 2}),
+    ("llama", {"schedule_policy": "priority", "max_running_requests": 2}),
     ("gemma3_text", {"swa_full_tokens_ratio": 0.2}),
     ("mixtral", {}),
     ("deepseek_v3", {}),
+    ("deepseek_v32", {}),
     ("gpt_oss", {}),
 ]
 
@@ -130,3 +142,69 @@ def test_the_same_bits(tmp_path: Path, oracle: Oracle, dtype: str) -> None:
     plain, drafted = answers(oracle, folder, dtype=dtype, deterministic=True)
     assert told(drafted) == told(plain)
     assert [o.logprobs for o in drafted] == [o.logprobs for o in plain]
+
+
+def test_adapters_draft_from_their_own_texts(tmp_path: Path) -> None:
+    """Each adapter's text is its own namespace's; answers are those without drafts."""
+    folder = make_checkpoint(tmp_path / "model", "llama")
+    adapter = make_adapter(tmp_path / "one", folder)
+    told = []
+    for algorithm in ("off", "tree"):
+        flags = {"speculative_algorithm": algorithm, "lora_paths": (f"one={adapter}",)}
+        with Engine(str(folder), kv_tokens=1_000, dtype="float32", **flags) as engine:
+            for _ in range(2):
+                outputs = [
+                    engine.generate(PROMPTS, GREEDY),
+                    engine.generate(PROMPTS, GREEDY, lora_path="one"),
+                ]
+            told.append([[o.token_ids for o in its] for its in outputs])
+            accepted = engine.stats().accepted_tokens
+    assert accepted > 60
+    assert told[0] == told[1]
+    assert told[0][0] != told[0][1]
+
+
+def test_a_model_with_states_is_refused_by_name_and_follows_grammars(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path, "qwen3_next")
+    flags = {"kv_tokens": 1_000, "dtype": "float32"}
+    with pytest.raises(ConfigError, match="layers have states"):
+        Engine(str(folder), speculative_algorithm="tree", **flags)
+    told = []
+    for more in ({}, {"speculative_algorithm": "auto"}, {"max_running_requests": 1}):
+        with Engine(str(folder), **flags, **more) as engine:
+            outputs = engine.generate(PROMPTS, FORMED) + engine.generate(PROMPTS, FORMED)
+            told.append([(o.token_ids, o.text) for o in outputs])
+            stats = engine.stats()
+            assert stats.accepted_of["grammar"][1] > 20
+            assert {*stats.accepted_of} == {"grammar"}
+            assert outputs[3].cached_tokens == len(PROMPTS[0]) - 1
+    assert told[0] == told[1] == told[2]
+
+
+def test_numbers_that_are_not_finite_in_a_draft_harm_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token that spoils what comes after it, and is drafted, but never drawn."""
+    folder, broken = make_checkpoint(tmp_path, "llama"), 301
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    assert "lm_head.weight" in weights
+    weights["model.embed_tokens.weight"][broken] = float("inf")
+    save_file(weights, file, {"format": "pt"})
+    never = replace(GREEDY, logit_bias={broken: -100.0})
+    asked: list[int] = []
+
+    def propose(
+        _self: TreeDrafts, _namespace: Hashable, tokens: Sequence[int], _most: int
+    ) -> Draft:
+        asked.append(len(tokens))
+        return Draft((broken, 3, 3, 3), "broken", 4)
+
+    monkeypatch.setattr(TreeDrafts, "propose", propose)
+    told = []
+    for algorithm in ("off", "tree"):
+        flags = {"kv_tokens": 1_000, "dtype": "float32", "speculative_algorithm": algorithm}
+        with Engine(str(folder), **flags) as engine:
+            told.append([o.token_ids for o in engine.generate(PROMPTS, never)])
+    assert len(asked) == len(PROMPTS), "one each"
+    assert told[0] == told[1]

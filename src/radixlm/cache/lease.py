@@ -189,12 +189,17 @@ class Lease:
         if not self.committed <= length <= self.length:
             raise CacheError(f"{length} tokens of {self.committed} committed, {self.length} in all")
         first, stop = self._keeper.round_up(length), self._keeper.round_up(self.length)
-        for hold in self.holds:
+        for hold in self.holds if length < self.length else ():
             hold.shrink(first, stop, self._slots)
         self.length = length
         self._count_reserve()
         self._give_back(min(self._lent, self.reserve))
         self._lent = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can not be extended any more, since what it shrank had changed its state."""
+        return any(hold.lost for hold in self.holds)
 
     def pass_by(self, computed: int) -> None:
         """Give up what no token after the `computed` ones needs of the components."""

@@ -256,6 +256,10 @@ def _numbers(cache: Cache, url: str) -> RenderableType:
         ("Requests", f"{totals['running']} running", f"{totals['waiting']} waiting"),
         ("Tokens", f"{rate:,.0f} a second", evicted),
     ]
+    if drafts := cache.drafts:
+        said = ", ".join(f"{each} {right:,} of {of:,}" for each, (of, right) in drafts.items())
+        saved = sum(right for _, right in drafts.values())
+        columns.append(("Steps saved", f"{saved:,}", plain(said)))
     grid = Table.grid(padding=(0, 2, 0, 0))
     for style, row in zip(("dim", "bold", "dim"), zip(*columns, strict=True), strict=True):
         grid.add_row(*row, style=style)

@@ -224,6 +224,16 @@ class Cache:
         return float(sum(sample[field] for sample in self.samples))
 
     @property
+    def drafts(self) -> dict[str, tuple[int, int]]:
+        """The tokens drafted in the last minute, and those that were right, by source."""
+        sums: dict[str, tuple[int, int]] = {}
+        for sample in self.samples:
+            for source, its in sample.get("drafts", {}).items():
+                drafted, right = sums.get(source, (0, 0))
+                sums[source] = drafted + its["drafted_tokens"], right + its["accepted_tokens"]
+        return sums
+
+    @property
     def hit_rate(self) -> float | None:
         """The hit rate of the prompts of the last minute; None without any."""
         prompts = self.sum("prompt_tokens")

@@ -79,6 +79,11 @@ class ScheduledRow:
         """Tokens without its draft."""
         return self.tokens.size - self.drafted
 
+    @property
+    def draft(self) -> list[int]:
+        draft: list[int] = self.tokens[self.known :].tolist()
+        return draft
+
     def draws(self) -> list[ScheduledRow]:
         """The row as it is for each token that is drawn of it: with none of its draft, one, ..."""
         if not self.drafted:
@@ -91,7 +96,7 @@ class ScheduledRow:
         are what was drafted, and the one that differs; none from a failure on.
         """
         taken = []
-        for token, guess in zip(drawn, [*self.tokens[self.known :].tolist(), None], strict=True):
+        for token, guess in zip(drawn, [*self.draft, None], strict=True):
             if token is None:
                 break
             taken.append(token)
@@ -108,8 +113,9 @@ class ScheduledRow:
 class TokenMasks:
     """Masks of the tokens that may be drawn for the rows that follow a grammar.
 
-    places: of these rows in the batch. bits: (len(places), at least vocab / 32) int32: bit t % 32
-    of word t // 32 allows token t; made while the batch is computed, needed when it is sampled.
+    places: of these rows in the batch, rising. bits: (all their draws, at least vocab / 32) int32:
+    bit t % 32 of word t // 32 allows token t; made while the batch is computed, needed when it is
+    sampled.
     """
 
     places: tuple[int, ...]
@@ -166,9 +172,8 @@ class Failure(NamedTuple):
 class NewTokens(NamedTuple):
     """The tokens that sampled tokens have become.
 
-    tokens: they, up to an end, and those that a grammar forces after; none where they can not be
-    taken. text:
-    what of the answer's text is certain by them. stop: the stop string that the last token
+    tokens: they, up to an end, or to one that can not be taken. text: what of the answer's text is
+    certain by them. stop: the stop string that the last token
     completed. complete: the grammar lets nothing follow. error: why the request can not go on.
     pieces: the tokens and characters that are as if they had come in steps of their own, of all or
     of none.
@@ -192,8 +197,7 @@ class StepResult:
     of the prompt tokens start + 1 ... (as far as they are prompt, and not before the first that is
     wanted), for rows that asked for them. kv_bytes_read: keys and values that attention read, over
     all layers; kv_bytes_of_rows: had each row read its own context. known: tokens after a row's
-    sampled one that need not be asked for, as a replay has them; they are taken like those that a
-    grammar forces.
+    sampled one that need not be asked for, as a replay has them.
     """
 
     tokens: tuple[int | None, ...]

@@ -167,9 +167,9 @@ class RequestOutput:
     token_ids: a stop token that ended the request is the last of them. logprobs: one per new token
     when asked for, else empty. prompt_logprobs: on the first output only, one per prompt token
     after the first, or from the parameters' logprob_start_len on. matched_stop: the stop string or
-    stop token id that ended it. predicted: tokens of its prediction that were accepted so far, and
-    that were drafted in vain. cached_tokens: prompt tokens that came from the cache when the
-    request was first admitted.
+    stop token id that ended it. drafts: by source, the tokens that were drafted for it so far, and
+    those that were right. cached_tokens: prompt tokens that came from the cache when the request
+    was first admitted.
     On the output with the first token only: kept, its breakpoints that are kept now; miss, why no
     more of the prompt was cached; queued, seconds from its arrival until it was first admitted.
     Where another replica goes on with the answer, its first output has a miss of that one.
@@ -183,7 +183,7 @@ class RequestOutput:
     cached_tokens: int = 0
     finish_reason: FinishReason | None = None
     matched_stop: str | int | None = None
-    predicted: tuple[int, int] = (0, 0)
+    drafts: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False)
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     error: str | None = None

@@ -92,7 +92,7 @@ class EngineCore:
     def step(self) -> list[RequestOutput]:
         """One forward pass and what it means for every request in it."""
         held = self.outputs.held(self.scheduler.running)
-        batch = self.outputs.with_masks(self.scheduler.schedule(held))
+        batch = self.outputs.with_masks(self.scheduler.schedule(held, self.outputs.matchers))
         self.stuck = not batch.rows
         if self.stuck:
             return []

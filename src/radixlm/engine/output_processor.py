@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from time import thread_time
 
 from radixlm.cache import RadixCache
-from radixlm.core.batch import NewTokens, ScheduledBatch, StepResult, TokenMasks
+from radixlm.core.batch import NewTokens, ScheduledBatch, ScheduledRow, StepResult, TokenMasks
 from radixlm.core.errors import PinError
 from radixlm.core.request import Breakpoint, FinishReason, GenerateRequest, RequestOutput
 from radixlm.scheduler.state import RequestState
@@ -16,10 +15,6 @@ from radixlm.structured_output import MaskFiller, Matcher
 from radixlm.text.detokenizer import PROMPT_TAIL, DecodedText, Detokenizer, NoText
 from radixlm.text.tokenizer import Tokenizer
 
-_logger = logging.getLogger("radixlm.engine")
-
-# Of what is forced, at most this many tokens are taken at a time.
-MAX_FORCED = 128
 # What a step may take, in seconds, for grammars that take long, and what is long for one answer.
 BUDGET = 0.02
 LONG = 0.002
@@ -28,15 +23,14 @@ LONG = 0.002
 class AnswerState:
     """One request's answer: its text, and where in its grammar it is.
 
-    After a sampled token come those that the grammar forces (jump-forward): the model is not asked
-    for them, and they are computed in one part with the next token's logits. They are cut as the
+    After a sampled token come those that the grammar forces (jump-forward). They are cut as the
     tokenizer would have cut the text, as far as what follows can not change that; so the cache
     finds them again when the answer comes back as a prompt.
 
-    jump_forward: without it, or with log-probabilities (forced tokens have none), all are sampled.
+    jump_forward: without it, all tokens that spell the text are allowed.
     """
 
-    __slots__ = ("_jumps", "_room", "matcher", "request", "text")
+    __slots__ = ("_room", "matcher", "request", "text")
 
     def __init__(
         self, request: GenerateRequest, tokenizer: Tokenizer | None, *, jump_forward: bool
@@ -57,56 +51,37 @@ class AnswerState:
         self.matcher: Matcher | None = (
             None if request.constraint is None else request.constraint.matcher()
         )
+        if self.matcher is not None:
+            self.matcher.jumps = jump_forward
         self._room = request.max_tokens
-        self._jumps = jump_forward and params.logprobs is None
 
-    def take(self, token: int, known: tuple[int, ...] = ()) -> NewTokens:
-        """Go on by a sampled token and what is forced after it, to the first end there is. known:
-        what follows it, where there is no grammar.
-        """
-        if self.matcher is None:
-            return self._push([token, *known[: self._room - 1]])
-        begun = thread_time()
-        try:
-            return self._follow(self.matcher, token)
-        except BaseException as error:  # llguidance's: what it panics with is no Exception
-            _logger.exception("a grammar's matcher broke")
-            return _failed(f"{type(error).__name__}: {error}")
-        finally:
-            self.matcher.weight.step = thread_time() - begun
-
-    def _follow(self, matcher: Matcher, token: int) -> NewTokens:
-        if matcher.error is not None or not matcher.accept([token]):
-            return _failed(matcher.error or f"token {token} is not allowed")
-        new = self._push([token])
-        if not self._ended(new) and not matcher.complete and self._jumps:
-            forced = matcher.forced()[: min(self._room, MAX_FORCED)]
-            if forced and matcher.accept(forced):
-                more = self._push(forced)
-                tokens, text = new.tokens + more.tokens, new.text + more.text
-                new = more._replace(tokens=tokens, text=text, pieces=())
-        return new._replace(complete=matcher.complete)
-
-    def _push(self, tokens: list[int]) -> NewTokens:
-        """Make text of them, up to a stop token or string."""
+    def take(self, tokens: tuple[int, ...]) -> NewTokens:
+        """Go on by tokens, to the first end there is, or to one that its grammar does not allow."""
         text, stop, pieces = "", None, list[tuple[int, int]]()
-        for token in tokens:
+        error, complete, begun = None, False, thread_time()
+        for token in tokens[: self._room]:
+            if self.matcher is not None:
+                error, complete = _follow(self.matcher, token)
+            if error is not None:
+                break
             self._room -= 1
             ended = token in self.request.stop_token_ids
             piece = DecodedText("") if ended else self.text.push(token)
             text, stop = text + piece.text, piece.stop
             pieces.append((1, len(piece.text)))
-            if ended or stop is not None:
+            if ended or complete or stop is not None:
                 break
-        return NewTokens(tuple(tokens[: len(pieces)]), text, stop, pieces=tuple(pieces))
-
-    def _ended(self, new: NewTokens) -> bool:
-        stopped = new.tokens[-1] in self.request.stop_token_ids
-        return stopped or new.stop is not None or self._room == 0
+        if self.matcher is not None:
+            self.matcher.weight.step = thread_time() - begun
+        return NewTokens(tokens[: len(pieces)], text, stop, complete, error, tuple(pieces))
 
 
-def _failed(reason: str) -> NewTokens:
-    return NewTokens((), error=f"the grammar can not be followed any further: {reason}")
+def _follow(matcher: Matcher, token: int) -> tuple[str | None, bool]:
+    """Go on by a token: the reason why it can not be taken, and whether nothing can follow it."""
+    if matcher.error is None and matcher.accept([token]):
+        return None, matcher.complete
+    reason = matcher.error or f"token {token} is not allowed"
+    return f"the grammar can not be followed any further: {reason}", False
 
 
 class OutputProcessor:
@@ -127,13 +102,16 @@ class OutputProcessor:
         self._masks = masks
         self._jump_forward = jump_forward
         self.answers: dict[str, AnswerState] = {}
+        self.matchers: dict[str, Matcher] = {}  # of those that follow a grammar
         self.to_pin: dict[str, GenerateRequest] = {}
 
     def add(self, request: GenerateRequest) -> None:
         """A request is queued."""
-        self.answers[request.request_id] = AnswerState(
-            request, self._tokenizer, jump_forward=self._jump_forward
-        )
+        name = request.request_id
+        answer = AnswerState(request, self._tokenizer, jump_forward=self._jump_forward)
+        self.answers[name] = answer
+        if answer.matcher is not None:
+            self.matchers[name] = answer.matcher
         if request.breakpoints:
             self.to_pin[request.request_id] = request
 
@@ -146,7 +124,7 @@ class OutputProcessor:
         slow = []
         for state in running:
             name = state.request.request_id
-            matcher = self.answers[name].matcher
+            matcher = self.matchers.get(name)
             if matcher is not None and state.decodes and matcher.weight.seconds >= LONG:
                 slow.append((state.moved, state.arrival, name, matcher.weight.seconds))
         held = []
@@ -159,31 +137,33 @@ class OutputProcessor:
 
     def with_masks(self, batch: ScheduledBatch) -> ScheduledBatch:
         """The batch, with masks under way for the rows that sample and follow a grammar."""
-        matchers = {
-            place: matcher
+        rows = {
+            place: row
             for place, row in enumerate(batch.rows)
-            if row.samples and (matcher := self.answers[row.request.request_id].matcher)
+            if row.samples and row.request.request_id in self.matchers
         }
-        if self._masks is None or not matchers:
+        if self._masks is None or not rows:
             return batch
-        bits = self._masks.start(list(matchers.values()))
-        return replace(batch, masks=TokenMasks(tuple(matchers), bits))
+        matchers = [self.matchers[row.request.request_id] for row in rows.values()]
+        drafts = {i: row.draft for i, row in enumerate(rows.values()) if row.drafted}
+        return replace(batch, masks=TokenMasks(tuple(rows), self._masks.start(matchers, drafts)))
 
     def take(self, batch: ScheduledBatch, result: StepResult) -> dict[str, NewTokens]:
-        """Take the sampled tokens; what they have become, by request.
-
-        What is forced is taken at once, however long others took: as tokens that were sampled later
-        it would be cut differently, and answers would depend on the clock.
-        """
+        """Take the sampled tokens; what they have become, by request."""
         if batch.masks is not None:
             batch.masks.bits.result()  # a matcher is left alone until its mask is made
         return {
             row.request.request_id: self.answers[row.request.request_id].take(
-                drawn[0], drawn[1:] + result.known.get(place, ())
+                self._sound(row, drawn) + result.known.get(place, ())
             )
             for place, row in enumerate(batch.rows)
             if (drawn := result.drawn(place))
         }
+
+    def _sound(self, row: ScheduledRow, drawn: tuple[int, ...]) -> tuple[int, ...]:
+        """The first tokens, up to one whose mask could not be filled."""
+        matcher = self.matchers.get(row.request.request_id)
+        return drawn if matcher is None else drawn[: matcher.masked]
 
     def complete(self, output: RequestOutput) -> RequestOutput:
         """Add the breakpoints that were pinned, with the first tokens; at last, text held back."""
@@ -192,6 +172,7 @@ class OutputProcessor:
         if output.finish_reason is None:
             return output
         self.to_pin.pop(output.request_id, None)
+        self.matchers.pop(output.request_id, None)
         last = self.answers.pop(output.request_id).text.flush()
         reason, matched = output.finish_reason, output.matched_stop
         if last.stop is not None and reason in (FinishReason.STOP, FinishReason.LENGTH):

@@ -14,6 +14,7 @@ from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.eviction import EvictionPolicy
 from radixlm.core.clock import Clock
 from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError
 from radixlm.drafts.corpus import CorpusDrafts
 from radixlm.drafts.draft import DraftSource
 from radixlm.drafts.tree_drafts import TreeDrafts
@@ -76,12 +77,17 @@ def _drafting(
     tokenizer: Tokenizer | None,
     short_length: int | None,
     clock: Clock | None,
-) -> Drafting | None:
-    """None where the config wants no drafts, or states could not be taken back. Raises ConfigError
-    for a corpus that can not be read.
+) -> Drafting:
+    """Only what grammars force where the config wants no drafts, or `auto` has a model with states.
+    Raises ConfigError for a corpus that can not be read, and for `tree` with such a model.
     """
+    if config.speculative_algorithm == "tree" and cache.states is not None:
+        raise ConfigError(
+            "--speculative-algorithm tree does not go with this model: its layers have states, "
+            "which can not be taken back where a draft was wrong; auto drafts nothing for it"
+        )
     if config.speculative_algorithm == "off" or cache.states is not None:
-        return None
+        return Drafting((), 0, short_length=short_length)
     tree = TreeDrafts(cache.tree, _MOST_DRAFTED_FROM)
     sources: list[DraftSource] = [tree]
     if config.draft_corpus is not None and tokenizer is not None:

@@ -296,7 +296,9 @@ def _sampled(
     masks = None
     scores = logits[: len(rows)]
     if batch.masks is not None:
-        masks = [places.index(p) for p in batch.masks.places], batch.masks.bits.result()
+        masked = {*batch.masks.places}
+        at = [index for index, place in enumerate(places) if place in masked]
+        masks = at, batch.masks.bits.result()
         if not asked.isdisjoint(batch.masks.places):
             scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
     sampled = iter(draw(scores, rows, masks))

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from types import MappingProxyType
+from typing import Protocol
 
 from radixlm.core.batch import NewTokens, ScheduledBatch
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Slots
 from radixlm.drafts.draft import Draft, DraftSource
-from radixlm.drafts.prediction import SOURCE as PREDICTION
 from radixlm.scheduler.draft_policy import DraftPolicy
-from radixlm.scheduler.state import Counters, RequestState
+from radixlm.scheduler.state import Counters, RequestState, counted
 
+GRAMMAR = "grammar"
+# Drafted tokens of a step, which all have logits: 4 bytes x vocabulary each.
+MOST_IN_STEP = 256
 # A namespace, all tokens that a request has in it, how many of them are new.
 Wrote = Callable[[Hashable, Sequence[int], int], None]
+
+
+class Guide(Protocol):
+    """A request's place in its grammar."""
+
+    def along(self, draft: Sequence[int], /) -> list[int]:
+        """The part of a draft that is allowed, and what must come after that; of none, what must
+        come next.
+        """
+
+
+Guides = Mapping[str, Guide]
+NO_GUIDES: Guides = MappingProxyType({})
 
 
 class Drafting:
@@ -29,8 +46,8 @@ class Drafting:
     anything evicted or retracted, and those of wrong ones are given back when the step is over. No
     commit reaches beyond what was drawn, so tree, tiers and watchers see nothing of a draft.
 
-    Only steps in which all requests decode have drafts. Requests with a grammar have none: what is
-    forced is taken as it is, and masks are of one token.
+    Only steps in which all requests decode have drafts. What a grammar forces is in any step, and
+    is not lent: no other tokens are allowed. Other drafts go along a grammar as far as it allows.
 
     sources: of these and a request's own prediction, the draft is taken of which most tokens are
     expected to be drawn. most: tokens of a draft. policy: how much of them is computed; without one
@@ -58,21 +75,39 @@ class Drafting:
         self._clock = clock or WallClock()
         self._drafts: dict[RequestState, Draft] = {}
         self._left_out: dict[RequestState, Draft] = {}
+        self._guides = NO_GUIDES
+        self._left = 0
         self._began: float | None = None
 
-    def add(self, parts: dict[RequestState, Slots], budget: int) -> None:
-        """Put drafts of at most `budget` tokens beside what is computed in a step."""
+    def begin(self, guides: Guides) -> None:
+        """Begin a plan of a step. guides: of the requests that have one, by name."""
+        self._guides = guides
+        self._left = MOST_IN_STEP
         self._drafts.clear()
         self._left_out.clear()
         self._began = None
+
+    def force(self, state: RequestState, budget: int) -> int:
+        """Put what its grammar forces behind a request's last token; returns how many tokens."""
+        guide = self._guides.get(state.request.request_id)
+        most = min(self._room(state), budget, self._left)
+        if guide is None or most < 1 or not (tokens := guide.along(())[:most]):
+            return 0
+        self._left -= len(tokens)
+        self._put(state, Draft(tuple(tokens), GRAMMAR, 0))
+        return len(tokens)
+
+    def add(self, parts: dict[RequestState, Slots], budget: int) -> None:
+        """Put drafts of at most `budget` tokens beside what is computed in a step."""
+        budget = min(budget, self._left)
         if not self._most or any(
-            slots.size > 1 or not state.decodes for state, slots in parts.items()
+            not state.decodes or (slots.size > 1 and state not in self._drafts)
+            for state, slots in parts.items()
         ):
             return
         for state, draft in self._chosen(parts, budget):
             draft = draft._replace(tokens=draft.tokens[:budget])
             if draft.tokens and (slots := self._lent(state, draft)) is not None:
-                self._drafts[state] = draft
                 parts[state] = slots
                 budget -= len(draft.tokens)
         self._began = self._clock.now()
@@ -93,6 +128,17 @@ class Drafting:
             first = draft._replace(tokens=draft.tokens[:1])
             self._policy.learn(first, int(first.tokens[0] == new[0]))
 
+    def spoiled(self, state: RequestState) -> bool:
+        """Whether numbers of its row that are not finite may be its draft's. It goes on from before
+        this step then, and guesses no more.
+        """
+        draft = self._drafts.get(state)
+        if draft is None or draft.source == GRAMMAR:
+            return False
+        state.guesses = False
+        state.running_lease.shrink(state.computed)
+        return True
+
     def settle(
         self, state: RequestState, drawn: Sequence[int], new: NewTokens, counters: Counters
     ) -> int:
@@ -100,15 +146,13 @@ class Drafting:
         tokens of its row, which have become `new`.
         """
         draft = self._drafts.pop(state)
-        if self._policy is not None:
+        if self._policy is not None and draft.source != GRAMMAR:
             self._policy.learn(draft, len(drawn) - 1)
         accepted = max(min(len(new.tokens), len(drawn)) - 1, 0)
         state.computed += accepted
         state.running_lease.shrink(state.computed)
         counters.verify(draft, accepted)
-        if draft.source == PREDICTION:
-            right, wrong = state.predicted
-            state.predicted = right + accepted, wrong + len(draft.tokens) - accepted
+        state.drafts = counted(state.drafts, draft, accepted)
         return accepted
 
     def _chosen(
@@ -118,7 +162,8 @@ class Drafting:
         policy, requests = self._policy, len(states)
         if policy is not None and not policy.may_pay(requests, self._most):
             return
-        found = [(s, draft) for s in states if (draft := self._propose(s, budget)) is not None]
+        asked = (s for s in states if s not in self._drafts)
+        found = [(s, draft) for s in asked if (draft := self._propose(s, budget)) is not None]
         if policy is None:
             yield from found
         else:
@@ -129,20 +174,36 @@ class Drafting:
                 yield state, draft._replace(tokens=draft.tokens[:count])
 
     def _propose(self, state: RequestState, budget: int) -> Draft | None:
-        most = min(self._most, state.room - 1, budget)
-        if self._short_length is not None and state.n_tokens <= self._short_length:
-            most = min(most, self._short_length - state.n_tokens)
-        if most < 1 or state.pending > 1 or state.request.constraint is not None:
+        most = min(self._most, self._room(state), budget)
+        if most < 1 or not state.guesses:
             return None
         asked = state.namespace, state.known.data, most
         sources = [*([state.prediction] if state.prediction else ()), *self._sources]
         made = [each.propose(*asked) for each in sources]
-        return max(filter(None, made), key=self._worth, default=None)
+        draft = max(filter(None, made), key=self._worth, default=None)
+        guide = self._guides.get(state.request.request_id)
+        if draft is None or guide is None:
+            return draft
+        tokens = guide.along(draft.tokens)[:most]
+        return draft._replace(tokens=tuple(tokens)) if tokens else None
+
+    def _room(self, state: RequestState) -> int:
+        """The most tokens that a draft of it may have."""
+        if state.pending > 1:
+            return 0
+        most = min(state.room, state.stop - state.n_tokens) - 1
+        if self._short_length is not None and state.n_tokens <= self._short_length:
+            most = min(most, self._short_length - state.n_tokens)
+        return most
 
     def _lent(self, state: RequestState, draft: Draft) -> Slots | None:
         """Slots of its next token and its draft, where there is room for all."""
-        lease, end = state.running_lease, state.n_tokens
+        lease = state.running_lease
         if lease.extend(len(draft.tokens), lent=True) is None:
             return None
-        state.tokens[end : end + len(draft.tokens)] = draft.tokens
+        self._put(state, draft)
         return lease.slots[state.computed :]
+
+    def _put(self, state: RequestState, draft: Draft) -> None:
+        self._drafts[state] = draft
+        state.tokens[state.n_tokens : state.n_tokens + len(draft.tokens)] = draft.tokens

@@ -12,7 +12,7 @@ from radixlm.core.errors import CacheError, InvalidRequestError
 from radixlm.core.keys import Slots
 from radixlm.core.reports import Arrived, EventSink, Finished, Retracted, Scheduled
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
-from radixlm.scheduler.drafting import Drafting
+from radixlm.scheduler.drafting import NO_GUIDES, Drafting, Guides
 from radixlm.scheduler.fairness import DecodeTurns
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
 from radixlm.scheduler.restoring import Tiers
@@ -29,7 +29,7 @@ class Scheduler:
     takes what came of it. There are no phases, only requests with more or fewer tokens to compute.
 
     A step has one budget of `chunked_prefill_size` tokens. Running requests come first: one token
-    for each that decodes, then what grammars have forced, the rest for chunks of prompts, in the
+    for each that decodes, then what grammars force, the rest for chunks of prompts, in the
     order of their admission; what is left admits waiting ones (see WaitingRoom). Where tenants
     compete for it, the one that was served least is first, waiting or not. No more requests run
     than the budget has tokens, so each of them moves in every step, and between two tokens of one
@@ -122,19 +122,19 @@ class Scheduler:
         self._finish(state, FinishReason.ABORT)
         return state.output(reason=FinishReason.ABORT)
 
-    def schedule(self, held: Container[str] = ()) -> ScheduledBatch:
+    def schedule(self, held: Container[str] = (), guides: Guides = NO_GUIDES) -> ScheduledBatch:
         """Choose what the next step computes; gives slots, admits, and retracts where needed.
 
-        held: decoding requests that are left out of this step.
+        held: decoding requests that are left out of this step. guides: of those that have one.
         """
         self._guard.next_step()
         self.turns.next_step()
-        plan, crowded = self._plan(held, admits=True), False
+        plan, crowded = self._plan(held, guides, admits=True), False
         while not self._guard.has_room(plan.tokens()):
             if self.tiers is not None and self.tiers.give_way(alone=len(self._running) == 1):
                 return ScheduledBatch(())
             self._retract_one()
-            plan, crowded = self._plan(held, admits=False), True
+            plan, crowded = self._plan(held, guides, admits=False), True
         parts: Parts = {}
         for state, n_new in plan.decoding:
             self._give(state, state.running_lease.extend(n_new), parts)
@@ -165,6 +165,8 @@ class Scheduler:
         news = []
         for index, row in enumerate(batch.rows):
             state = self._running[row.request.request_id]
+            if index in result.failed and self.drafting.spoiled(state):
+                continue
             state.computed = row.known
             self.counters.computed_tokens += row.n_new
             if index in result.failed:
@@ -189,8 +191,9 @@ class Scheduler:
                 news.append(self._take(state, new, result.logprobs.get(index, ())))
         return news
 
-    def _plan(self, held: Container[str], *, admits: bool) -> Plan:
+    def _plan(self, held: Container[str], guides: Guides, *, admits: bool) -> Plan:
         """Plan which running requests go on in this step, which may admit others, or not."""
+        self.drafting.begin(guides)
         self.checkpoints.place(self._running.values())
         prompts = self._prompts()
         decoding = [s for name, s in self._running.items() if s.decodes and name not in held]
@@ -201,14 +204,14 @@ class Scheduler:
         tokens = []
         for state in decoding:
             n_new = min(state.wanted, 1 + budget)
+            n_new += self.drafting.force(state, 1 + budget - n_new)
             budget -= n_new - 1
             tokens.append((state, n_new))
         return Plan(tokens, prompts, budget)
 
     def _prompts(self) -> list[RequestState]:
         """Running requests that do not decode yet, the least served tenants' first, then by age."""
-        prompts = [state for state in self._running.values() if not state.decodes]
-        return sorted(prompts, key=self._served)
+        return sorted((s for s in self._running.values() if not s.decodes), key=self._served)
 
     def _first_prompt(self, prompts: list[RequestState], *, admits: bool) -> RequestState | None:
         """The first prompt of this step, running or to be admitted; None if there is none."""
@@ -231,8 +234,7 @@ class Scheduler:
 
     def _retract_one(self) -> None:
         """Let a running request give way to the others."""
-        victim = self._retraction.pick(self._running.values())
-        if victim is None:
+        if (victim := self._retraction.pick(self._running.values())) is None:
             raise CacheError(f"request {next(iter(self._running))} does not fit, though alone")
         self._guard.learn_from_retraction(self._running.values())
         self._retract(victim)
@@ -243,7 +245,7 @@ class Scheduler:
             return 0
         parts[state] = slots
         state.moved = self.turns.step
-        self.fairness.charge(state.request.tenant, slots.size)
+        self.fairness.charge(state.request.tenant, min(slots.size, state.wanted))
         return slots.size
 
     def _retract(self, state: RequestState) -> None:
@@ -269,8 +271,7 @@ class Scheduler:
                 continue
             if self.tiers is not None and not self._running and self.tiers.waits(state):
                 break
-            slots = self._start(state, budget)
-            if slots is None:
+            if (slots := self._start(state, budget)) is None:
                 if self.tiers is not None and not self._running:
                     self.tiers.give_way(alone=True)  # copies lock what it needs of windows
                 break
@@ -291,8 +292,7 @@ class Scheduler:
         if not lower or not self._guard.would_admit(state, self.waiting_room.match(state), lower):
             return False
         while not self._fits(state):
-            victim = self._retraction.pick_below(self._running.values(), priority)
-            if victim is None:
+            if (victim := self._retraction.pick_below(self._running.values(), priority)) is None:
                 return False
             self.counters.preemptions += 1
             parts.pop(victim, None)
@@ -354,8 +354,8 @@ class Scheduler:
             self.counters.requests_finished += 1
             self._guard.learn_from_end(state)
             self._finish(state, reason)
-        elif state.outgrows(self._short_length):
-            self._retract(state)  # to be computed anew: all its keys turn in another way now
+        elif state.outgrows(self._short_length) or state.running_lease.lost:
+            self._retract(state)  # all its keys turn in another way now, or its state is gone
         return state.output(new, reason, matched, logprobs, first=first)
 
     def _fail(self, state: RequestState, failure: Failure) -> RequestOutput:

@@ -72,15 +72,21 @@ class Counters:
         self.drafts += 1
         self.draft_tokens += len(draft.tokens)
         self.accepted_tokens += accepted
-        drafted, right = self.accepted_of.get(draft.source, (0, 0))
-        its = drafted + len(draft.tokens), right + accepted
-        self.accepted_of = {**self.accepted_of, draft.source: its}
+        self.accepted_of = counted(self.accepted_of, draft, accepted)
 
     def admit(self, prompt: int, cached: int, expected: Sequence[int]) -> None:
         """A prompt is admitted for the first time."""
         self.prompt_tokens += prompt
         self.cached_tokens += cached
         self.expected_tokens = tuple(map(add, self.expected_tokens, expected))
+
+
+def counted(
+    counts: Mapping[str, tuple[int, int]], draft: Draft, accepted: int
+) -> Mapping[str, tuple[int, int]]:
+    """Tokens that were drafted, and those that were right, by source, with one more draft."""
+    drafted, right = counts.get(draft.source, (0, 0))
+    return {**counts, draft.source: (drafted + len(draft.tokens), right + accepted)}
 
 
 class Leader(Protocol):
@@ -125,7 +131,8 @@ class RequestState:
     left the last one. branch: how many tokens agreed when it was admitted; the state after them was
     lacking if it had to compute some of these. restored: the
     tokens of it that were read while it waited, [first, stop), and from where, in order.
-    computed_because: why what is stored of it is not read. predicted: see RequestOutput.
+    computed_because: why what is stored of it is not read. drafts: see RequestOutput.
+    guesses: whether tokens are drafted that might be wrong.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
@@ -148,7 +155,8 @@ class RequestState:
     restored: list[tuple[Place, int, int]] = field(default_factory=list)
     computed_because: str = ""
     computing: bool = False
-    predicted: tuple[int, int] = (0, 0)
+    drafts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    guesses: bool = True
     prediction: PredictedText | None = None
     moved: int = 0
     stop: int = maxsize
@@ -286,7 +294,7 @@ class RequestState:
             prompt_logprobs=tuple(self.prompt_logprobs) if first else (),
             error=new.error,
             pieces=new.pieces if len(new.pieces) > 1 else (),
-            predicted=self.predicted,
+            drafts=self.drafts,
             miss=self.miss if first else None,
             queued=self.queued if first else None,
         )

@@ -4,10 +4,11 @@ token, by one Matcher for each answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from time import perf_counter, thread_time
 from typing import Protocol
 
@@ -53,8 +54,10 @@ _SLICES = [
 # nearly 10,000.
 MAX_READINGS, MAX_READINGS_OF_SCHEMAS = 1_400, 2_000
 _OF_SCHEMAS = ('"json_schema"', "%json")
-# A mask that takes longer is filled, and timed, by itself.
+# A mask that takes longer is filled, and timed, by itself, and not for drafts.
 _LIGHT = 0.002
+# Of what is forced, at most this many tokens are found at a time.
+MAX_FORCED = 128
 
 
 class Vocabulary(Protocol):
@@ -230,19 +233,28 @@ class Matcher:
     """An answer's place in its grammar. Used by one thread at a time.
 
     state: llguidance's, for a MaskFiller. weight: grows with the answer where a grammar is
-    ambiguous.
+    ambiguous. jumps: what is forced after a token comes as the tokenizer cuts it: it is `ahead`
+    then, nothing else is allowed, and `state` is after it. masked: how many of its last masks, its
+    own and those along a draft, could be filled; one at least.
     """
 
-    __slots__ = ("_broken", "state", "weight")
+    __slots__ = ("_broken", "ahead", "jumps", "masked", "state", "weight")
 
     def __init__(self, state: LLMatcher) -> None:
         self.state = state
         self.weight = Weight()
+        self.ahead: list[int] = []
+        self.jumps = False
+        self.masked = 1
         self._broken: str | None = None
 
     @property
     def complete(self) -> bool:
         """Whether the answer is whole and nothing can follow."""
+        return self._ends and not self.ahead
+
+    @property
+    def _ends(self) -> bool:
         return self.state.is_stopped() and not self.state.is_error()
 
     @property
@@ -256,7 +268,41 @@ class Matcher:
 
     def accept(self, tokens: Sequence[int]) -> bool:
         """Go on by `tokens`; False when the grammar does not allow them."""
-        return self.state.consume_tokens(list(tokens))
+        return all(map(self._go_on, tokens))
+
+    def _go_on(self, token: int) -> bool:
+        if self.ahead:
+            return self.ahead.pop(0) == token
+        try:
+            if not self.state.consume_tokens([token]):
+                return False
+            if self.jumps and not self.state.is_stopped():
+                forced = self.forced()[:MAX_FORCED]
+                self.ahead = forced if forced and self.state.consume_tokens(forced) else []
+        except BaseException as error:  # what llguidance panics with is no Exception
+            self.give_up(error)
+        return self._broken is None
+
+    def copy(self) -> Matcher:
+        """Make another one at the same place."""
+        other = Matcher(self.state.deep_copy())
+        other.ahead, other.jumps = [*self.ahead], self.jumps
+        return other
+
+    def along(self, draft: Sequence[int]) -> list[int]:
+        """The part of a draft that is allowed, and what is forced after that; where masks take
+        long, only that. Without the token that ends the answer: nothing is asked after it.
+        O(draft).
+        """
+        at, allowed = self, list[int]()
+        if not (self.ahead or self.weight.mask >= _LIGHT or self.error is not None):
+            at = self.copy()
+            for token in draft:
+                if (at.ahead and at.ahead[0] != token) or not at.accept([token]):
+                    break
+                allowed.append(token)
+        allowed += at.ahead
+        return allowed[:-1] if at._ends else allowed
 
     def forced(self) -> list[int]:
         """The tokens that must come next, cut as the tokenizer cuts them; `accept` takes them.
@@ -277,19 +323,29 @@ class MaskFiller:
         self._thread: ThreadPoolExecutor | None = None
         self._executor: LLExecutor | None = None
 
-    def start(self, matchers: Sequence[Matcher]) -> Future[Bits]:
-        """(len(matchers), vocab // 32 + 1) int32: bit t % 32 of word t // 32 allows token t.
+    def start(
+        self, matchers: Sequence[Matcher], drafts: Mapping[int, Sequence[int]] | None = None
+    ) -> Future[Bits]:
+        """(rows, vocab // 32 + 1) int32: bit t % 32 of word t // 32 allows token t. A row for each
+        matcher, and after it one for each token of its draft. drafts: of some of them, by place.
 
         The row of a matcher that allows nothing, or has reached its limits, allows everything; its
         `error` says so. The matchers must not be used until it is done.
         """
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "radixlm-masks")
-        return self._thread.submit(self._fill, list(matchers))
+        return self._thread.submit(self._fill, list(matchers), drafts or {})
 
-    def _fill(self, matchers: Sequence[Matcher]) -> Bits:
-        bits = np.zeros((len(matchers), self._words), dtype=np.int32)
-        rows = list(enumerate(matchers))
+    def _fill(self, matchers: Sequence[Matcher], drafts: Mapping[int, Sequence[int]]) -> Bits:
+        sizes = (1 + len(drafts.get(place, ())) for place in range(len(matchers)))
+        *places, n_rows = accumulate(sizes, initial=0)
+        bits = np.zeros((n_rows, self._words), dtype=np.int32)
+        rows = []
+        for place, (row, matcher) in enumerate(zip(places, matchers, strict=True)):
+            if place in drafts or matcher.ahead:
+                _fill_along(matcher, bits, row, drafts.get(place, ()))
+            else:
+                rows.append((row, matcher))
         light = [(row, matcher) for row, matcher in rows if matcher.weight.mask < _LIGHT]
         heavy = [(row, matcher) for row, matcher in rows if matcher.weight.mask >= _LIGHT]
         if light:
@@ -316,6 +372,23 @@ class MaskFiller:
         except BaseException:  # a panic is no Exception
             for row, matcher in rows:
                 _fill_one(matcher, bits, row)
+
+
+def _fill_along(matcher: Matcher, bits: Bits, row: int, draft: Sequence[int]) -> None:
+    """Fill the rows from `row` on, as far as the draft is allowed: no others are drawn."""
+    begun, at, matcher.masked = thread_time(), matcher, 1
+    for index, token in enumerate((*draft, None)):
+        if at.ahead:
+            bits[row + index].view(np.uint32)[at.ahead[0] // 32] = 1 << at.ahead[0] % 32
+        else:
+            _fill_one(at, bits, row + index)
+        if at.error is not None:
+            break
+        matcher.masked = index + 1
+        at = matcher.copy() if at is matcher else at
+        if token is None or not at.accept([token]):
+            break
+    matcher.weight.mask = thread_time() - begun
 
 
 def _fill_one(matcher: Matcher, bits: Bits, row: int) -> None:

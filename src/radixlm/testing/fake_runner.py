@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -49,12 +50,16 @@ class FakeRunner:
         prints = [self._write(row) for row in batch.rows]
         for row, print_ in zip(batch.rows, prints, strict=True):
             self._compare(row, print_)
-        allowed = _allowed(batch, self._vocab_size)
+        places = () if batch.masks is None else batch.masks.places
+        allowed = iter(_allowed(batch, self._vocab_size))
         drawn: list[tuple[int, ...]] = []
         for place, (row, print_) in enumerate(zip(batch.rows, prints, strict=True)):
-            choices = allowed.get(place, range(self._vocab_size))
-            places = [int(each) % len(choices) for each in print_[row.known - 1 :]]
-            drawn.append(row.taken([int(choices[at]) for at in places]) if row.samples else ())
+            choices = [np.arange(self._vocab_size)] * (1 + row.drafted)
+            if row.samples and place in places:
+                choices = [*islice(allowed, 1 + row.drafted)]
+            both = zip(choices, print_[row.known - 1 :].tolist(), strict=True)
+            its = [int(each[number % len(each)]) for each, number in both]
+            drawn.append(row.taken(its) if row.samples else ())
         return StepResult(
             tuple(next(iter(its), None) for its in drawn),
             more={place: its[1:] for place, its in enumerate(drawn)},
@@ -110,13 +115,13 @@ class FakeRunner:
             raise InvariantError(f"{row.request.request_id}: segments and table differ")
 
 
-def _allowed(batch: ScheduledBatch, vocab_size: int) -> dict[int, npt.NDArray[np.int64]]:
-    """The tokens that each row's mask allows, by the row's place."""
+def _allowed(batch: ScheduledBatch, vocab_size: int) -> list[npt.NDArray[np.int64]]:
+    """The tokens that each mask allows."""
     if batch.masks is None:
-        return {}
+        return []
     bits = batch.masks.bits.result().view(np.uint8)
     each = np.unpackbits(bits, axis=1, count=vocab_size, bitorder="little")
-    return {p: np.flatnonzero(row) for p, row in zip(batch.masks.places, each, strict=True)}
+    return [*map(np.flatnonzero, each)]
 
 
 def fingerprints(tokens: Key, namespace: Namespace) -> npt.NDArray[np.uint64]:

@@ -10,14 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixlm.cache.components.window_slots import WindowSize
+from radixlm.cache.radix.node import TreeNode
+from radixlm.cache.radix.observer import TreeObserver
 from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.drafts.draft import Draft
-from tests.engines import Bench, make_request
+from radixlm.drafts.tree_drafts import TreeDrafts
+from radixlm.scheduler import Drafting
+from tests.disk_bench import BLOCK, DiskBench
+from tests.engines import make_request
 from tests.invariants import check
 
 CAPACITY = 64
-# No answer and no prompt of the others has this token.
+# No answer has this token, and no prompt but another tenant's.
 SECRET = 9
+OTHERS = Namespace(cache_salt="others")
 
 
 class Dreamer:
@@ -44,20 +50,54 @@ class Dreamer:
         return Draft(tokens, "dreams", 3)
 
 
+class Thief(TreeObserver):
+    """Drafts what another namespace's tree holds, from the first token on."""
+
+    def __init__(self) -> None:
+        self._text: list[int] = []
+
+    def made(self, leaf: TreeNode) -> None:
+        if leaf.namespace == OTHERS:
+            self._text = leaf.tokens().tolist()
+
+    def propose(self, namespace: Hashable, _tokens: Sequence[int], most: int) -> Draft | None:
+        known = namespace != OTHERS and self._text
+        return Draft(tuple(self._text[:most]), "stolen", 32) if known else None
+
+
+class Watcher(TreeObserver):
+    """What the tree has ever held of the secret outside of the others' namespace: KV events, the
+    picture and the journal are made of this.
+    """
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def made(self, leaf: TreeNode) -> None:
+        self.grown(leaf, len(leaf))
+
+    def grown(self, leaf: TreeNode, _n_tokens: int) -> None:
+        self.seen += leaf.namespace != OTHERS and SECRET in leaf.tokens()
+
+
 def requests_of(seed: int, count: int) -> list[GenerateRequest]:
     random = Random(seed)
-    return [
-        make_request(
-            f"r{index}",
-            [random.randrange(2) for _ in range(random.randint(1, 12))],
-            random.randint(1, 14),
-            stop_token_ids=frozenset({2}) if index % 3 == 0 else frozenset(),
-            namespace=Namespace(cache_salt=random.choice(["", "", "x"])),
-            priority=random.randrange(2),
-            tenant=random.choice(["", "b"]),
+    made = []
+    for index in range(count):
+        theirs = random.random() < 0.3
+        salt = random.choice(["", "", "x"])
+        made.append(
+            make_request(
+                f"r{index}",
+                [SECRET if theirs else random.randrange(2) for _ in range(random.randint(1, 12))],
+                random.randint(1, 14),
+                stop_token_ids=frozenset({2}) if index % 3 == 0 else frozenset(),
+                namespace=OTHERS if theirs else Namespace(cache_salt=salt),
+                priority=random.randrange(2),
+                tenant="b" if theirs else "",
+            )
         )
-        for index in range(count)
-    ]
+    return made
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,39 +108,54 @@ def requests_of(seed: int, count: int) -> list[GenerateRequest]:
     budget=st.integers(4, 30),
     reserve=st.sampled_from([0, 4]),
     window=st.sampled_from([0, 0, 5]),
+    host=st.sampled_from([0, 8 * BLOCK]),
 )
 def test_answers_are_the_same_and_nothing_is_left_of_drafts(
-    seed: int, count: int, page_size: int, budget: int, reserve: int, window: int
+    seed: int, count: int, page_size: int, budget: int, reserve: int, window: int, host: int
 ) -> None:
-    """With them and without: the same tokens, the same things cached, the same retractions, and in
-    every step the law, and no token of a draft in the tree that was not drawn.
+    """By garbage and by another tenant's text: the right tokens, the law in every step, and no
+    drafted token in the tree, in host memory, on disk or in what others' drafts are taken from.
     """
     answers: dict[tuple[int, ...], list[int]] = {}
     size = WindowSize.of(window, 0.01, CAPACITY, page_size, budget) if window else None
-    bench = Bench(
+    thief, watcher = Thief(), Watcher()
+    bench = DiskBench(
         CAPACITY,
         page_size=page_size,
         budget=budget,
         reserve=reserve,
         vocab_size=3,
         windows=size,
-        drafts=[Dreamer(seed, answers)],
+        host=host,
+        copy="all",
     )
+    tree = TreeDrafts(bench.cache.tree, 4_096)
+    bench.cache.tree.watch(thief)
+    bench.cache.tree.watch(watcher)
+    sources = [Dreamer(seed, answers), tree, thief]
+    bench.scheduler.drafting = Drafting(sources, 8, wrote=tree.wrote)
     requests = requests_of(seed, count)
     for request in requests:
         answers[tuple(request.key.tolist())] = bench.expected(request)
         bench.core.add(request)
-    given = {request.request_id: [] for request in requests}
+    given: dict[str, list[int]] = {request.request_id: [] for request in requests}
     steps = 0
     while bench.core.has_work:
         for output in bench.step():
             given[output.request_id] += output.token_ids
         steps += 1
         assert steps < 500
-        for node in bench.cache.tree.nodes():
-            assert SECRET not in np.frombuffer(node.edge, np.int32)
         for state in bench.scheduler.running:
             assert state.running_lease.length == state.computed < state.n_tokens
+    bench.settle()
     check(bench.scheduler)
     assert given == {request.request_id: bench.expected(request) for request in requests}
     assert bench.cache.usage().private == bench.cache.usage().locked == 0
+    assert watcher.seen == 0
+    theirs = OTHERS.packed()
+    for namespace, tokens in [*bench.disk.blocks, *bench.host.blocks]:
+        assert namespace == theirs or SECRET not in np.frombuffer(tokens, np.int32)
+    for salt in ("", "x"):
+        draft = tree.propose(Namespace(cache_salt=salt), [SECRET] * 4, 8)
+        assert draft is None or draft.tokens == (SECRET,) * 8, "of its own last tokens"
+    assert tree.propose(Namespace(), [SECRET], 8) is None

@@ -1,10 +1,12 @@
-"""Whatever runs beside it, an answer that follows a grammar is what it would be alone, step by
-step; nothing is lost.
+"""Whatever runs beside it, and whatever is drafted, an answer that follows a grammar is what it
+would be alone, step by step; nothing is lost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from radixlm.core.config import SchedulePolicy
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
 from radixlm.core.sampling import SamplingParams
+from radixlm.drafts.draft import Draft
 from tests.engines import ORDERS, Bench, make_request
 
 CAPACITY = 64
@@ -54,7 +57,21 @@ RUNS = given(
     budget=st.integers(1, 20),
     jump_forward=st.booleans(),
     conservativeness=st.sampled_from([0.0, 1.0]),
+    drafts=st.booleans(),
 )
+
+
+class Guesses:
+    """Drafts how answers go on that are known, with some tokens wrong, in any namespace."""
+
+    def __init__(self, texts: list[list[int]]) -> None:
+        self._texts, self._random = texts, Random(len(texts))
+
+    def propose(self, _namespace: Hashable, tokens: Sequence[int], most: int) -> Draft | None:
+        size = len(tokens)
+        known = [text[size:][:most] for text in self._texts if text[:size] == list(tokens)]
+        draft = [self._random.choice([t, t, t, t, 7]) for t in max(known, key=len, default=[])]
+        return Draft(tuple(draft), "guesses", 4) if draft else None
 
 
 def each_answer_is_what_it_would_be_alone(
@@ -64,7 +81,11 @@ def each_answer_is_what_it_would_be_alone(
     budget: int,
     jump_forward: bool,
     conservativeness: float,
+    drafts: bool,
 ) -> None:
+    requests = [_request(index, plan) for index, plan in enumerate(plans)]
+    answers = [_alone(request) for request in requests]
+    texts = [[*r.key.tolist(), *a.token_ids] for r, a in zip(requests, answers, strict=True)]
     bench = Bench(
         CAPACITY,
         page_size=page_size,
@@ -72,8 +93,8 @@ def each_answer_is_what_it_would_be_alone(
         budget=budget,
         jump_forward=jump_forward,
         conservativeness=conservativeness,
+        drafts=[Guesses(texts)] if drafts else (),
     )
-    requests = [_request(index, plan) for index, plan in enumerate(plans)]
     parts: dict[str, list[RequestOutput]] = {request.request_id: [] for request in requests}
     step = 0
     while step < 10 or bench.core.has_work:
@@ -91,9 +112,8 @@ def each_answer_is_what_it_would_be_alone(
         assert step < 2_000, "no end: a livelock"
 
     assert bench.core.stats().leaks == 0
-    for request in requests:
+    for request, alone in zip(requests, answers, strict=True):
         output = RequestOutput.joined(parts[request.request_id])
-        alone = _alone(request)
         if output.finish_reason is FinishReason.ABORT:
             assert alone.token_ids[: len(output.token_ids)] == output.token_ids
         else:

@@ -109,6 +109,19 @@ def test_events_change_what_is_known():
     cache.apply("unheard-of", {})
 
 
+def test_what_drafts_saved_is_told_by_source():
+    cache = seen()
+    assert "Steps saved" not in shown(cache)
+    for right in (3, 5):
+        tree = {"drafted_tokens": 8, "accepted_tokens": right}
+        cache.apply(
+            "stats", stats(drafts={"tree": tree} if right == 3 else {"tree": tree, "grammar": tree})
+        )
+    assert cache.drafts == {"tree": (16, 8), "grammar": (8, 5)}
+    assert "tree 8 of 16, grammar 5 of 8" in shown(cache)
+    assert "Steps saved" in shown(cache)
+
+
 def test_statistics_before_the_tree_wait_for_it():
     cache = Cache()
     cache.apply("stats", stats())

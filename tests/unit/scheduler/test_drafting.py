@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 import pytest
 
 from radixlm.core.errors import CacheError
-from radixlm.core.grammar import Grammar, GrammarKind
 from radixlm.core.request import FinishReason, GenerateRequest
 from radixlm.drafts.draft import Draft
 from radixlm.scheduler import Drafting
@@ -95,13 +94,6 @@ def test_drafts_evict_nothing() -> None:
         kept.append(bench.cache.usage())
     assert kept[0] == kept[1]
     assert len(script.asked) < 8, "no draft"
-
-
-def test_a_grammar_has_no_drafts() -> None:
-    grammar = Grammar(GrammarKind.REGEX, "[a-z]{6}")
-    bench, script = bench_for(make_request("a", PROMPT, 8, grammar=grammar))
-    bench.run()
-    assert script.asked == []
 
 
 def test_a_step_with_a_prompt_has_no_drafts() -> None:

@@ -35,7 +35,10 @@ class ComponentHold(ABC):
 
     slots: those of the pool that the lease has, by token, as far as positions in the same call
     reach. committed: how many tokens are the tree's. length: how many have slots, in whole pages.
+    lost: it can not be extended after it shrank.
     """
+
+    lost = False
 
     @abstractmethod
     def takes(self, first: int, stop: int) -> int:

@@ -307,6 +307,13 @@ class StateHold(ComponentHold):
             self._states.found(self.source)
             self._let_go(used=True)
 
+    def shrink(self, _first: int, _stop: int, _slots: Slots) -> None:
+        """A state does not go back: the lease can not go on from it, nor leave it anywhere."""
+        self.lost = True
+        if self.slot is not None:
+            self._states.give_back(self.slot)
+            self.slot = None
+
     def row_fields(self) -> dict[str, Any]:
         return {"state": self.slot}
 

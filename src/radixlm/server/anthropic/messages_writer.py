@@ -324,7 +324,7 @@ class MessageWriter:
         managed: OptionalMessageFields = {}
         if self._body.edits:
             managed["context_management"] = {"applied_edits": list(self._applied)}
-        return {**managed, **reported(self._service, self._generation, self.meter.misses)}
+        return {**managed, **reported(self._service, self._generation, self.meter)}
 
     def _ended(self) -> StopDelta:
         last = self._last or RequestOutput("")

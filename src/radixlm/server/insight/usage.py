@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NotRequired
 
 from typing_extensions import TypedDict
@@ -10,6 +11,9 @@ from typing_extensions import TypedDict
 from radixlm.core.misses import MissReason, MissReport
 from radixlm.core.request import Breakpoint, RequestOutput
 from radixlm.observe.causes import Cause, Finding
+
+# Of drafts, the client's own.
+PREDICTION = "prediction"
 
 
 class PromptTokensDetails(TypedDict):
@@ -22,12 +26,22 @@ class PromptTokensDetails(TypedDict):
     image_tokens: int
 
 
+class DraftedTokens(TypedDict):
+    """accepted_tokens: those that were right; each saved a step."""
+
+    drafted_tokens: int
+    accepted_tokens: int
+
+
 class CompletionTokensDetails(TypedDict):
+    """drafts: by source, where there were some."""
+
     reasoning_tokens: int
     text_tokens: int
     audio_tokens: int
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
+    drafts: NotRequired[dict[str, DraftedTokens]]
 
 
 class TokenUsage(TypedDict):
@@ -55,7 +69,7 @@ class UsageMeter:
         self._n = n
         self._caches = caches
         self._prompts: dict[int, tuple[int, int]] = {}
-        self._predicted: dict[int, tuple[int, int]] = {}
+        self._drafts: dict[int, Mapping[str, tuple[int, int]]] = {}
         self._kept: tuple[Breakpoint, ...] = ()
         self.misses: dict[int, MissReport] = {}
         self.completion_tokens = 0
@@ -63,7 +77,7 @@ class UsageMeter:
     def add(self, choice: int, output: RequestOutput) -> None:
         """Count one output of a choice."""
         self.completion_tokens += len(output.token_ids)
-        self._predicted[choice] = output.predicted
+        self._drafts[choice] = output.drafts
         if choice % self._n == 0:
             if output.prompt_tokens:  # an end that came from elsewhere knows of none
                 self._prompts[choice // self._n] = (output.prompt_tokens, output.cached_tokens)
@@ -71,6 +85,11 @@ class UsageMeter:
                 self.misses[choice // self._n] = output.miss
         if not choice:
             self._kept += output.kept
+
+    def drafts(self, prompt: int | None = None) -> dict[str, DraftedTokens]:
+        """The drafts for the answers to a prompt, or to all."""
+        of = [d for c, d in self._drafts.items() if prompt is None or c // self._n == prompt]
+        return as_drafts(of)
 
     @property
     def prompt_tokens(self) -> int:
@@ -114,8 +133,10 @@ class UsageMeter:
         OpenAI gives the numbers of all kinds of tokens, those too that nothing here makes.
         """
         prompt, cached = self.prompt_tokens, self.cached_tokens
-        accepted, rejected = map(sum, zip((0, 0), *self._predicted.values(), strict=True))
-        return {
+        drafts = self.drafts()
+        of_prediction = drafts.get(PREDICTION, DraftedTokens(drafted_tokens=0, accepted_tokens=0))
+        accepted = of_prediction["accepted_tokens"]
+        usage: TokenUsage = {
             "prompt_tokens": prompt,
             "completion_tokens": self.completion_tokens,
             "total_tokens": prompt + self.completion_tokens,
@@ -131,9 +152,22 @@ class UsageMeter:
                 "text_tokens": self.completion_tokens,
                 "audio_tokens": 0,
                 "accepted_prediction_tokens": accepted,
-                "rejected_prediction_tokens": rejected,
+                "rejected_prediction_tokens": of_prediction["drafted_tokens"] - accepted,
             },
         }
+        if drafts:
+            usage["completion_tokens_details"]["drafts"] = drafts
+        return usage
+
+
+def as_drafts(counts: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, DraftedTokens]:
+    """The sums of what was drafted, by source."""
+    sums: dict[str, DraftedTokens] = {}
+    for source, (drafted, accepted) in chain.from_iterable(each.items() for each in counts):
+        its = sums.setdefault(source, {"drafted_tokens": 0, "accepted_tokens": 0})
+        its["drafted_tokens"] += drafted
+        its["accepted_tokens"] += accepted
+    return sums
 
 
 class CachedTokens(TypedDict):
@@ -180,6 +214,7 @@ class CacheReport(TypedDict):
     what is in both is named once.
     replica, routed_because: where there are several.
     changes: what of the request was not taken as it came, a sentence for each.
+    drafts: of the prompt's answers, by source, where there were some.
     """
 
     index: int
@@ -199,6 +234,7 @@ class CacheReport(TypedDict):
     replica: NotRequired[str]
     routed_because: NotRequired[str]
     changes: NotRequired[list[str]]
+    drafts: NotRequired[dict[str, DraftedTokens]]
 
 
 class CacheReported(TypedDict, total=False):

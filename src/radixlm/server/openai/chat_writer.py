@@ -87,9 +87,9 @@ class OpenAIWriter(ABC):
     async def finish(self) -> list[bytes]:
         generation = self._generation
         if len(generation.requests) > 1:  # in a thread: each prompt's report takes a while
-            report = await asyncio.to_thread(reported, self._service, generation, self.meter.misses)
+            report = await asyncio.to_thread(reported, self._service, generation, self.meter)
         else:
-            report = reported(self._service, generation, self.meter.misses)
+            report = reported(self._service, generation, self.meter)
         if "cache_report" in report:
             self._beside["cache_report"] = report["cache_report"]
         if self._with_details:

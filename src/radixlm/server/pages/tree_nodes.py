@@ -18,6 +18,7 @@ from radixlm.core.moves import Place
 from radixlm.core.reports import NodeView, RequestView
 from radixlm.core.request import Namespace
 from radixlm.engine.engine_stats import EngineStats
+from radixlm.server.insight.usage import DraftedTokens
 from radixlm.text.tokenizer import Tokenizer
 
 State = Literal["running", "pinned", "cached", "host", "disk", "ghost"]
@@ -162,6 +163,7 @@ class StatsEvent(TreeLoad):
     generated_tokens: int
     generated_tokens_per_s: float
     evicted_tokens: int
+    drafts: dict[str, DraftedTokens]
     dropped: int
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
@@ -24,6 +24,7 @@ from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.sse import EventStream, compact, event, framed
+from radixlm.server.insight.usage import DraftedTokens
 from radixlm.server.pages import tree_nodes
 from radixlm.server.pipeline.service import Service, service_of, tenant_of
 
@@ -198,12 +199,27 @@ class EventWriter:
             "generated_tokens": generated,
             "generated_tokens_per_s": round(generated / seconds, 3),
             "evicted_tokens": stats.evicted_tokens - before.evicted_tokens,
+            "drafts": _drafts_since(before.accepted_of, stats.accepted_of),
             "dropped": dropped,
         }
 
     def _number(self) -> int:
         self._seq += 1
         return self._seq
+
+
+def _drafts_since(
+    before: Mapping[str, tuple[int, int]], now: Mapping[str, tuple[int, int]]
+) -> dict[str, DraftedTokens]:
+    """The drafts since then, by source."""
+    changes = {}
+    for source, (drafted, accepted) in now.items():
+        first, right = before.get(source, (0, 0))
+        if drafted > first:
+            changes[source] = DraftedTokens(
+                drafted_tokens=drafted - first, accepted_tokens=accepted - right
+            )
+    return changes
 
 
 def _happened(happened: Event) -> tree_nodes.HappenedOut:

@@ -30,7 +30,13 @@ from radixlm.observe.causes import Finding, Outline, find
 from radixlm.server.bodies.protocol import MAX_CHOICES, CacheParams
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.insight.metrics import RequestTimes
-from radixlm.server.insight.usage import CacheReport, CacheReported, as_report
+from radixlm.server.insight.usage import (
+    CacheReport,
+    CacheReported,
+    DraftedTokens,
+    UsageMeter,
+    as_report,
+)
 from radixlm.server.pipeline.answer_memory import Asked
 from radixlm.server.pipeline.service import Service
 
@@ -343,29 +349,34 @@ class _PromptScores:
         return part
 
 
-def reported(
-    service: Service, generation: Generation, misses: Mapping[int, MissReport]
-) -> CacheReported:
+def reported(service: Service, generation: Generation, meter: UsageMeter) -> CacheReported:
     """The report beside an answer's usage: nothing, unless a report was asked for.
 
-    misses: by prompt. It takes a part of a millisecond for each.
+    It takes a part of a millisecond for each prompt.
     """
-    if not generation.cache_report or not misses:
+    if not generation.cache_report or not meter.misses:
         return {}
     reports = [
-        report_of(service, generation, prompt, miss) for prompt, miss in sorted(misses.items())
+        report_of(service, generation, prompt, miss, meter.drafts(prompt))
+        for prompt, miss in sorted(meter.misses.items())
     ]
     return {"cache_report": reports[0] if len(generation.prompts) == 1 else reports}
 
 
 def report_of(
-    service: Service, generation: Generation, prompt: int, miss: MissReport
+    service: Service,
+    generation: Generation,
+    prompt: int,
+    miss: MissReport,
+    drafts: Mapping[str, DraftedTokens] = MappingProxyType({}),
 ) -> CacheReport:
-    """The report of one of a generation's prompts."""
+    """The report of one of a generation's prompts. drafts: see CacheReport."""
     request = generation.requests[prompt * generation.n]
     shown = service.shows_cached_text(request.tenant, request.namespace)
     found = _find(service, generation, request, miss)
     report = as_report(prompt, miss, found, shows_text=shown)
     if generation.changes:
         report["changes"] = list(generation.changes)
+    if drafts:
+        report["drafts"] = dict(drafts)
     return report

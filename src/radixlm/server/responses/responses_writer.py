@@ -294,7 +294,7 @@ class ResponseWriter:
             "user": body.user,
         }
         if self._ended:
-            response |= reported(self._service, self._generation, self.meter.misses)
+            response |= reported(self._service, self._generation, self.meter)
         return response
 
     @property

@@ -14,7 +14,7 @@ from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.bodies.logprobs import NativeLogprobs
 from radixlm.server.http.body import in_callers_words
 from radixlm.server.http.sse import DONE, framed, spliced
-from radixlm.server.insight.usage import CacheReport, UsageMeter
+from radixlm.server.insight.usage import CacheReport, UsageMeter, as_drafts
 from radixlm.server.pipeline.generation import Generation, computed, report_of
 from radixlm.server.pipeline.service import Service
 from radixlm.server.sglang.generate_body import GenerateBody
@@ -184,8 +184,8 @@ class NativeWriter:
         if last.finished:
             meta["e2e_latency"] = known.took
             if known.miss is not None and generation.cache_report:
-                prompt = choice // generation.n
-                meta["cache_report"] = report_of(self._service, generation, prompt, known.miss)
+                asked = self._service, generation, choice // generation.n, known.miss
+                meta["cache_report"] = report_of(*asked, as_drafts([last.drafts]))
         lists = {} if known.logprobs is None else known.logprobs.as_json()
         answer = {"text": "".join(known.text), "output_ids": known.ids}
         return spliced({**answer, **index}, {"meta_info": spliced(meta, lists)})

@@ -42,8 +42,24 @@ export function showNumbers(tree, samples, now) {
   put("n-evicted", sum("evicted_tokens"), count(sum("evicted_tokens")));
   const rate = minute.at(-1)?.generated_tokens_per_s ?? 0;
   put("n-generated", rate, count(Math.round(rate)));
+  showDrafts(minute);
   showPool(totals);
   document.body.dataset.version = tree.version;
+}
+
+/** By source, the drafted tokens that were right; each saved a step. */
+function showDrafts(minute) {
+  const sums = {};
+  for (const [source, its] of minute.flatMap(({ drafts }) => Object.entries(drafts))) {
+    const sum = (sums[source] ??= [0, 0]);
+    sum[0] += its.accepted_tokens;
+    sum[1] += its.drafted_tokens;
+  }
+  const sources = Object.entries(sums);
+  const saved = sources.reduce((all, [, [right]]) => all + right, 0);
+  document.body.toggleAttribute("data-drafts", sources.length > 0);
+  put("n-drafts", saved, count(saved));
+  byId("n-drafts-of").textContent = sources.map(([source, [right, of]]) => `${source} ${count(right)} of ${count(of)}`).join(", ");
 }
 
 function put(id, value, text) {

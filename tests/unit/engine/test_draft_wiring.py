@@ -1,0 +1,60 @@
+"""Where an engine's drafts come from, by its flags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from radixlm.core.config import EngineConfig
+from radixlm.core.errors import ConfigError
+from radixlm.engine.wiring import make_core
+from tests.engines import Bench, byte_tokenizer, make_request
+
+# All tokens that are drawn.
+TEXT = "".join(map(chr, range(ord("!"), ord("~"))))
+
+
+def drafted(states: int = 0, **flags: Any) -> dict[str, tuple[int, int]]:
+    """What is drafted for an answer, by source."""
+    bench = Bench(256, states=states, budget=64, vocab_size=90)
+    core = make_core(EngineConfig(**flags), bench.cache, bench.checked, byte_tokenizer())
+    bench.core, bench.scheduler = core, core.scheduler
+    core.add(make_request("a", [1, 2, 3], 8))
+    bench.run()
+    return dict(core.stats().accepted_of)
+
+
+def test_a_corpus_is_drafted_from(tmp_path: Path) -> None:
+    """A file, or all files of a folder."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text(TEXT, encoding="utf-8")
+    for path in (tmp_path / "texts", tmp_path / "texts" / "one.txt"):
+        flags = {"speculative_algorithm": "tree", "draft_corpus": str(path)}
+        assert drafted(**flags).keys() >= {"corpus"}
+    assert "corpus" not in drafted(speculative_algorithm="tree")
+    assert drafted() == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"draft_corpus": "texts"}, "--draft-corpus has no use"),
+        ({"draft_corpus": "nowhere", "speculative_algorithm": "tree"}, "can not be read"),
+        ({"speculative_algorithm": "eagle3"}, "eagle3 is not there yet"),
+        ({"speculative_algorithm": "mtp"}, "mtp is not there yet"),
+        ({"speculative_algorithm": "medusa"}, "--speculative-algorithm"),
+        ({"speculative_num_draft_tokens": 0}, "--speculative-num-draft-tokens"),
+        ({"speculative_num_draft_tokens": 65}, "--speculative-num-draft-tokens"),
+    ],
+)
+def test_what_can_not_be_drafted_from_is_refused(flags: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        drafted(**flags)
+
+
+def test_states_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="tree does not go with this model: its layers have sta"):
+        drafted(states=8, speculative_algorithm="tree")
+    assert drafted(states=8, speculative_algorithm="auto") == {}

@@ -2,9 +2,8 @@
 
     python -m benchmarks.draft_rules --traces FOLDER [--tokenizer FILE] [--picture FILE]
 
-FOLDER: `NAME.jsonl` with a session a line (`messages`), or `NAME/*.jsonl` with a session a file and
-a call a line (`input`, `output`). All answers are replayed: a step yields the drafted tokens that
-are the recorded ones, and one more. The tokenizer is the demo model's if none is given: a file
+FOLDER: see `radixlm.bench.agent_traces`. All answers are replayed: a step yields the drafted tokens
+that are the recorded ones, and one more. The tokenizer is the demo model's if none is given: a file
 `tokenizer.json`. Printed are tokens a step, and how many of a hundred drafted ones were right.
 Rules of others are written for this from their documentation (draft_rivals.py). Ends in one JSON
 line.
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,12 @@ from benchmarks.draft_rivals import (
 from benchmarks.pictures import panels, save
 from benchmarks.rows import show_rows
 from radixlm.assembly import DEMO_MODEL
+from radixlm.bench.agent_traces import Session, read_traces
 from radixlm.cache.radix.tree import RadixTree
 from radixlm.drafts.acceptance import Acceptance
 from radixlm.drafts.draft import Draft
 from radixlm.drafts.tree_drafts import TreeDrafts
 
-Session = list[tuple[Tokens, Tokens]]
 CAPACITY = 1 << 23
 MOSTS = (8, 16)
 # Answers of which the picture shows the tokens a step, over as many steps.
@@ -111,41 +110,6 @@ def replay(rule: Rule, sessions: Sequence[Session], most: int) -> tuple[list[int
     return yields, drafted
 
 
-def traces(folder: Path, encode: Callable[[str], Tokens]) -> Iterator[tuple[str, list[Session]]]:
-    for path in sorted(folder.iterdir()):
-        if path.is_dir():
-            files = sorted(path.glob("*.jsonl"))
-            yield path.name, [list(_calls(file, encode)) for file in files]
-        elif path.suffix == ".jsonl":
-            lines = path.read_text(encoding="utf-8").splitlines()
-            yield path.stem, [list(_turns(json.loads(line)["messages"], encode)) for line in lines]
-
-
-def _calls(file: Path, encode: Callable[[str], Tokens]) -> Iterator[tuple[Tokens, Tokens]]:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        call = json.loads(line)
-        if call["input"]:
-            yield encode(call["input"]), encode(call["output"])
-
-
-def _turns(
-    messages: Sequence[Mapping[str, Any]], encode: Callable[[str], Tokens]
-) -> Iterator[tuple[Tokens, Tokens]]:
-    """A call for each message of the assistant, tokenized message by message."""
-    before: list[Tokens] = []
-    for message in messages:
-        text = message.get("content") or ""
-        for call in message.get("tool_calls") or ():
-            of = call["function"]
-            made = {"name": of["name"], "arguments": json.loads(of["arguments"])}
-            text += f"\n<tool_call>{json.dumps(made)}</tool_call>"
-        before.append(encode(f"\n{message['role']}: "))
-        body = encode(text)
-        if message["role"] == "assistant":
-            yield np.concatenate(before), body
-        before.append(body)
-
-
 def rules(vocabulary: int, total: int) -> dict[str, Callable[[], Rule]]:
     return {
         "ours": Ours,
@@ -209,7 +173,7 @@ def main() -> None:
         return np.asarray(ids, dtype=np.int32)
 
     rows: list[dict[str, Any]] = []
-    for name, sessions in traces(args.traces, encode):
+    for name, sessions in read_traces(args.traces, encode):
         if args.only in (None, name):
             rows += measure(name, sessions, tokenizer.get_vocab_size() + 1000)
             if args.picture is not None:

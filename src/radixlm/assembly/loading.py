@@ -38,12 +38,7 @@ from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
 from radixlm.layers.linear import Quantize
 from radixlm.layers.split import Split
-from radixlm.memory.pools import (
-    KVPool,
-    ReqToTokenPool,
-    WindowLayers,
-    default_kv_tokens,
-)
+from radixlm.memory.pools import KVPool, ReqToTokenPool, WindowLayers, default_kv_tokens
 from radixlm.memory.state_pool import StatePool
 from radixlm.memory.store_folder import private_folder
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
@@ -55,9 +50,10 @@ from radixlm.products.gemm_choice import Choose, one_way
 from radixlm.products.product_table import ProductTable
 from radixlm.products.quantizing import quantize, quantize_e4m3
 from radixlm.runner.adapter_shelf import AdapterShelf
-from radixlm.runner.model_runner import Model, ModelRunner
+from radixlm.runner.model_runner import Draw, Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.runner.ranks import leading
+from radixlm.runner.sampler import sample
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME
@@ -125,12 +121,16 @@ class Loaded:
     client: EngineClient
 
 
-def load(config: EngineConfig, *, progress: bool = True, warm: bool = False) -> Loaded:
-    """Load the model, start its engine. warm: and its kernels. Raises ConfigError, ModelError."""
+def load(
+    config: EngineConfig, *, progress: bool = True, warm: bool = False, draw: Draw = sample
+) -> Loaded:
+    """Load the model, start its engine. warm: and its kernels. draw: see ModelRunner. Raises
+    ConfigError, ModelError.
+    """
     if config.disk_cache is not None:  # said before the model is loaded
         private_folder(Path(config.disk_cache))
     with _computing(config) as threads, ExitStack() as if_it_fails:
-        loaded = _load(config, threads, if_it_fails, progress=progress, warm=warm)
+        loaded = _load(config, threads, if_it_fails, draw, progress=progress, warm=warm)
         if_it_fails.pop_all()
     if (store := user_store()) is not None and (made := store.news()):
         _logger.info("First start of such a model here, %s", made)
@@ -150,14 +150,14 @@ def _computing(config: EngineConfig) -> Iterator[int]:
 
 
 def _load(
-    config: EngineConfig, threads: int, if_it_fails: ExitStack, *, progress: bool, warm: bool
+    config: EngineConfig, threads: int, undo: ExitStack, draw: Draw, *, progress: bool, warm: bool
 ) -> Loaded:
     policy = make_policy(config.eviction_policy)
     files, model_config, device, dtype = chosen(config)
     weights = stamped(files.weights())
     context = resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
-    ranks = start_ranks(config, files, model_config, device, threads, if_it_fails)
+    ranks = start_ranks(config, files, model_config, device, threads, undo)
     reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
     model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
     windows = Windows.of(config, model.config)
@@ -171,7 +171,7 @@ def _load(
     inbox, state_pool = SimpleQueue[Inbound](), states.pool()
     source = EngineFacts(files, weights, model.config, threads)
     places = open_places(config, source, pool, state_pool, inbox.put, progress=progress)
-    runner, adapters = _runner(config, model, pool, state_pool, table, device, ranks)
+    runner, adapters = _runner(config, model, pool, state_pool, table, device, ranks, draw)
     eos = _ends(model_config, tokenizer)
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
@@ -219,6 +219,7 @@ def _runner(
     table: ReqToTokenPool,
     device: torch.device,
     ranks: ParallelRanks | None,
+    draw: Draw,
 ) -> tuple[Runner, Adapters]:
     """The runner with the adapters of the flag, loaded. Raises ConfigError, ModelError."""
     shelf = AdapterShelf(model, deterministic=config.deterministic, ranks=config.tp_size)
@@ -238,6 +239,7 @@ def _runner(
         deterministic=config.deterministic,
         adapters=shelf,
         states=states,
+        draw=draw,
     )
     return runner, adapters
 

@@ -15,6 +15,7 @@ import click
 from tqdm import tqdm
 
 from radixlm.bench import bench_reports
+from radixlm.bench.drafts_command import command as drafts
 from radixlm.bench.frontend_programs import AT_ONCE, CHANGES, FrontendRow, make_twins
 from radixlm.bench.frontend_programs import run as run_frontend
 from radixlm.bench.paper_run import MODES, Setup, WorkloadResult, run
@@ -41,6 +42,7 @@ def command() -> None:
 
 
 command.add_command(quantized)
+command.add_command(drafts)
 
 
 def _dtype_option(default: Dtype) -> Callable[[Command], Command]:

@@ -67,8 +67,10 @@ class Setup:
         return workload.plan(self.vocab_size, seed=self.seed, scale=self.scale)
 
     def engine(self, kv_tokens: int, **flags: Any) -> AsyncEngine:
+        """An engine without drafts, which are no matter of the cache."""
+        its = {"speculative_algorithm": "off", **flags}
         config = EngineConfig.from_flags(
-            model=self.model, dtype=self.dtype, kv_tokens=kv_tokens, **flags
+            model=self.model, dtype=self.dtype, kv_tokens=kv_tokens, **its
         )
         return AsyncEngine(load(config, progress=False))
 

@@ -214,13 +214,17 @@ class EngineConfig:
         False, "Ask the model for every token of an answer, those that its grammar forces too."
     )
     speculative_algorithm: Speculation = flag(
-        "off",
+        "auto",
         "Where drafts come from, tokens that are computed along and count if they are what is "
-        "drawn, so that answers stay the same: tree, of what was written before; auto, the same, "
-        "as many as pay by what steps take; off, none.",
+        "drawn, so that answers stay the same: auto, of what was written before, as many as pay by "
+        "what steps take; tree, the same, all; off, none.",
         one_of(get_args(Speculation)),
     )
-    speculative_num_draft_tokens: int = flag(8, "Most tokens of a draft.", integer(1, 64))
+    speculative_num_draft_tokens: int = flag(
+        15,
+        "Most tokens of a draft; with the last one that is known 16, which are multiplied at once.",
+        integer(1, 64),
+    )
     draft_corpus: str | None = flag(
         None,
         "File or folder of texts that drafts are also taken from, for all who use this server.",

@@ -10,13 +10,15 @@ from radixlm.drafts.draft import Draft
 # Chances of a draft's first tokens are kept apart, as many as this; all after these are alike.
 DEPTH = 8
 # How often the first drafted token is right, by matched ones from here on, in agents'
-# answers. Counts begin as if WEIGHT drafts had been seen.
-_PRIOR = {0: 0.3, 1: 0.25, 2: 0.38, 3: 0.5, 4: 0.58, 6: 0.65, 8: 0.7, 12: 0.75, 16: 0.85, 32: 0.95}
+# answers; with 0 the beginning of a prediction is meant. Counts begin as if WEIGHT drafts had been
+# seen.
+_PRIOR = {0: 0.5, 1: 0.25, 2: 0.38, 3: 0.5, 4: 0.58, 6: 0.65, 8: 0.7, 12: 0.75, 16: 0.85, 32: 0.95}
 _WEIGHT = 8
 # Each further token: the chance that it is wrong is that of the one before, times this.
 _SURER = 0.75
-# Counts are halved here, so that older drafts count less and less.
-_ENOUGH = 1024
+# Counts are halved here, so that older drafts count less and less: what is written may be of
+# another kind soon.
+_ENOUGH = 40
 _BUCKETS = tuple(_PRIOR)
 
 

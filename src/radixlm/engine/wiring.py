@@ -29,8 +29,8 @@ from radixlm.text.tokenizer import Tokenizer
 # small pool has none to lay aside.
 RESERVE = 128
 _RESERVES_IN_POOL = 512
-# Tokens of the tree and of ghosts that drafts are looked for in: pools, and tokens at most.
-_DRAFTS_IN_POOL, MOST_DRAFTED_FROM = 4, 1 << 22
+# Tokens of the tree and of ghosts that drafts are looked for in, 56 MiB.
+_MOST_DRAFTED_FROM = 1 << 22
 # Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 
@@ -88,7 +88,7 @@ def _drafting(
         )
     if config.speculative_algorithm == "off" or cache.states is not None:
         return Drafting((), 0, short_length=short_length)
-    tree = TreeDrafts(cache.tree, min(_DRAFTS_IN_POOL * cache.capacity, MOST_DRAFTED_FROM))
+    tree = TreeDrafts(cache.tree, _MOST_DRAFTED_FROM)
     sources: list[DraftSource] = [tree]
     if config.draft_corpus is not None and tokenizer is not None:
         sources.append(CorpusDrafts.load(Path(config.draft_corpus), tokenizer.encode_plain))

@@ -14,24 +14,36 @@ from radixlm.drafts.acceptance import Acceptance
 from radixlm.drafts.draft import Draft
 
 # What drafts must promise to gain, at least: what is measured is not exact.
-MARGIN = 1.03
-# What a drafted row is thought to cost before any was measured, of a step without drafts.
-_PRIOR = 1 / 32
+MARGIN = 1.05
+# What a drafted row is thought to cost before any was measured, and at least, of a step without.
+_PRIOR, _LEAST = 1 / 32, 1 / 128
 # Steps after which what a step costs is measured again: without drafts, and with this many.
 PLAIN_STALE, STALE = 128, 1024
 # Steps without drafts before the first with some: the first ones also compile, or read weights.
 _ENOUGH = 3
-# A step that was faster counts more than one that others have slowed down.
-_DOWN, _UP = 1 / 2, 1 / 8
+# How much a step counts beside those before it: more if it was faster.
+_DOWN, _UP = 1 / 2, 1 / 4
 
 
 @dataclass(slots=True)
 class _Cost:
-    """Seconds of a step; count: steps that were measured; at: the number of the last one."""
+    """Seconds of a step; last: those of the last one that was measured, the step of number `at`;
+    count: steps that were measured.
+    """
 
     seconds: float
-    count: int
+    last: float
     at: int
+    count: int = 0
+
+    def learn(self, seconds: float, at: int) -> None:
+        """Count the faster one of this step and the last one: a step that others have held up says
+        nothing by itself.
+        """
+        both = min(seconds, self.last)
+        share = _DOWN if both < self.seconds else _UP
+        self.seconds += max(share, 1 / max(self.count, 1)) * (both - self.seconds)
+        self.last, self.at, self.count = seconds, at, self.count + 1
 
 
 class StepCosts:
@@ -46,14 +58,17 @@ class StepCosts:
     def learn(self, requests: int, drafted: int, seconds: float) -> None:
         """Count a step that took `seconds`."""
         self._steps += 1
+        thought = [seconds, *self.of(requests, drafted)][-1]
         costs = self._costs.setdefault(_bucket(requests), {})
-        cost = costs.setdefault(_bucket(drafted), _Cost(seconds, 0, 0))
-        cost.seconds += (_DOWN if seconds < cost.seconds else _UP) * (seconds - cost.seconds)
-        cost.count, cost.at = cost.count + 1, self._steps
+        cost = costs.get(bucket := _bucket(drafted))
+        if cost is None or self._steps - cost.at > STALE:
+            cost = costs[bucket] = _Cost(thought, thought, self._steps)
+        cost.learn(seconds, self._steps)
 
     def of(self, requests: int, most: int) -> list[float]:
         """(most + 1,) seconds of a step with 0, 1, ... drafted rows, along straight lines between
-        those that were measured; empty while it is to be measured without drafts first.
+        those that were measured, and no more than what was measured of more rows; empty while it is
+        to be measured without drafts first.
         """
         costs = self._costs.get(_bucket(requests), {})
         plain = costs.get(0)
@@ -63,7 +78,10 @@ class StepCosts:
         last, seconds = [*known.items()][-1]
         slope = (seconds - plain.seconds) / last if last else _PRIOR * seconds
         known.setdefault(last + most + 1, seconds + max(slope, 0.0) * (most + 1))
-        made: list[float] = np.interp(range(most + 1), [*known], [*known.values()]).tolist()
+        least = np.minimum.accumulate([*known.values()][::-1])[::-1]
+        rows = np.arange(most + 1)
+        floor = plain.seconds * (1 + _LEAST * rows)
+        made: list[float] = np.maximum(np.interp(rows, [*known], least), floor).tolist()
         return made
 
 
@@ -88,6 +106,10 @@ class DraftPolicy:
     def learn(self, draft: Draft, accepted: int) -> None:
         """Count a draft of which the first `accepted` tokens were drawn."""
         self._acceptance.learn(draft, accepted)
+
+    def expected(self, draft: Draft) -> float:
+        """How many tokens of a draft are drawn, on average."""
+        return self._acceptance.expected(draft)
 
     def may_pay(self, requests: int, most: int) -> bool:
         """Whether drafts of at most `most` tokens each would pay if all of them were right."""

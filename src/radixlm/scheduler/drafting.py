@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Protocol
 
@@ -48,8 +49,9 @@ class Drafting:
     Only steps in which all requests decode have drafts. What a grammar forces is in any step, and
     is not lent: no other tokens are allowed. Other drafts go along a grammar as far as it allows.
 
-    sources: that with the longest match is taken, after a request's own prediction. most: tokens of
-    a draft. policy: how much of them is computed, all without one. wrote: hears of tokens that
+    sources: of these and a request's own prediction, the draft is taken of which most tokens are
+    expected to be drawn. most: tokens of a draft. policy: how much of them is computed; without one
+    all, of the longest match. wrote: hears of tokens that
     requests have now. short_length: see
     `Namespace.of_length`: no draft crosses it, since what comes after it is computed anew.
     """
@@ -67,10 +69,12 @@ class Drafting:
         self._sources = sources
         self._most = most
         self._policy = policy
+        self._worth = attrgetter("matched") if policy is None else policy.expected
         self._short_length = short_length
         self.wrote = wrote
         self._clock = clock or WallClock()
         self._drafts: dict[RequestState, Draft] = {}
+        self._left_out: dict[RequestState, Draft] = {}
         self._guides = NO_GUIDES
         self._left = 0
         self._began: float | None = None
@@ -80,6 +84,7 @@ class Drafting:
         self._guides = guides
         self._left = MOST_IN_STEP
         self._drafts.clear()
+        self._left_out.clear()
         self._began = None
 
     def force(self, state: RequestState, budget: int) -> int:
@@ -113,6 +118,15 @@ class Drafting:
             drafted = sum(row.drafted for row in batch.rows)
             seconds = self._clock.now() - self._began
             self._policy.costs.learn(len(batch.rows), drafted, seconds)
+
+    def took(self, state: RequestState, new: Sequence[int]) -> None:
+        """Learn of the tokens that a request has now, the last ones of all that it has; also by a
+        draft that was left out, whose first one could have been right.
+        """
+        self.wrote(state.namespace, state.known.data, len(new))
+        if new and self._policy is not None and (draft := self._left_out.pop(state, None)):
+            first = draft._replace(tokens=draft.tokens[:1])
+            self._policy.learn(first, int(first.tokens[0] == new[0]))
 
     def spoiled(self, state: RequestState) -> bool:
         """Whether numbers of its row that are not finite may be its draft's. It goes on from before
@@ -155,6 +169,8 @@ class Drafting:
         else:
             counts = policy.choose([draft for _, draft in found], requests)
             for (state, draft), count in zip(found, counts, strict=True):
+                if not count:
+                    self._left_out[state] = draft
                 yield state, draft._replace(tokens=draft.tokens[:count])
 
     def _propose(self, state: RequestState, budget: int) -> Draft | None:
@@ -162,10 +178,9 @@ class Drafting:
         if most < 1 or not state.guesses:
             return None
         asked = state.namespace, state.known.data, most
-        draft = None if state.prediction is None else state.prediction.propose(*asked)
-        if draft is None:
-            made = [each.propose(*asked) for each in self._sources]
-            draft = max(filter(None, made), key=lambda draft: draft.matched, default=None)
+        sources = [*([state.prediction] if state.prediction else ()), *self._sources]
+        made = [each.propose(*asked) for each in sources]
+        draft = max(filter(None, made), key=self._worth, default=None)
         guide = self._guides.get(state.request.request_id)
         if draft is None or guide is None:
             return draft

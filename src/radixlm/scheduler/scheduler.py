@@ -344,7 +344,7 @@ class Scheduler:
         """Append the new tokens and end the request where it ends."""
         first = state.output_tokens == 0
         state.extend(new.tokens)
-        self.drafting.wrote(state.namespace, state.known.data, len(new.tokens))
+        self.drafting.took(state, new.tokens)
         self.counters.output_tokens += len(new.tokens)
         reason, matched = state.end_by(new)
         if reason is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -125,7 +126,6 @@ def _fastest(passes: Iterable[Sequence[Timed]]) -> tuple[Timed, ...]:
 
 def measured(config: EngineConfig, done: Callable[[], object] = lambda: None) -> Costs:
     """Load a model, measure it, and end it. Raises what loading raises."""
-    with Engine(
-        **{item.name: getattr(config, item.name) for item, _ in flags_of(config)}
-    ) as engine:
+    plain = replace(config, speculative_algorithm="off", draft_corpus=None)
+    with Engine(**{item.name: getattr(plain, item.name) for item, _ in flags_of(plain)}) as engine:
         return Calibration(engine, done).measure(engine.info.name)

@@ -5,6 +5,7 @@ step costs. And how a fleet of them is routed: by the router that serves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from radixlm.cache import make_policy
@@ -58,7 +59,9 @@ class Machine:
         self.limits = Limits(context, cache.largest_request, _ANY)
         self.disk = SimDisk(self.clock, config, disk, scale) if disk is not None else None
         tiering = None if self.disk is None else self.disk.tiering
-        self.core = make_core(config, cache, self.runner, None, tiering=tiering, clock=self.clock)
+        # Answers are made up, so no draft of them would be right.
+        plain = replace(config, speculative_algorithm="off", draft_corpus=None)
+        self.core = make_core(plain, cache, self.runner, None, tiering=tiering, clock=self.clock)
 
     def next_arrival(self) -> float:
         """The time of what comes next, by the clock; infinite where nothing is known."""

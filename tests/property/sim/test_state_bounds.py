@@ -19,7 +19,7 @@ traces = st.lists(prompts, min_size=2, max_size=6)
 def history(trace: list[Prompt]) -> History:
     made = History(1)
     for prompt in trace:
-        made.note(np.array(prompt, np.int32), np.array([2], np.int32), None, held=len(prompt))
+        made.note(np.array(prompt, np.int32), np.array([2], np.int32), None, held=len(prompt) - 1)
     return made
 
 

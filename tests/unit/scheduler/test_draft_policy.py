@@ -39,7 +39,8 @@ def settled(cost: Cost, requests: int, drafts: Sequence[Draft], steps: int = 40)
 
 def test_as_many_as_pay() -> None:
     sure, weak = Draft(tuple(range(8)), "tree", 32), Draft(tuple(range(8)), "tree", 1)
-    assert settled(flat, 2, [sure, weak]) == [8, 8]
+    all_of_it, little = settled(flat, 2, [sure, weak])
+    assert all_of_it == 8 > little > 0, "a row costs something, whatever is measured"
     assert settled(steep, 2, [sure, weak]) == [0, 0]
     some = settled(lambda rows: 1 + 0.3 * (rows - 2), 2, [sure, weak])
     assert some[0] > some[1]
@@ -55,11 +56,26 @@ def test_nothing_is_drafted_before_steps_without_are_known() -> None:
     assert policy.choose([draft], 1) == [2]
 
 
+def test_a_step_that_was_held_up_says_little() -> None:
+    """As where another process had the processor: it is not what its rows cost."""
+    policy, draft = DraftPolicy(), Draft(tuple(range(8)), "tree", 32)
+    for _ in range(3):
+        policy.costs.learn(1, 0, 1.0)
+    policy.costs.learn(1, 8, 5.0)
+    assert policy.choose([draft], 1) == [8]
+    policy.costs.learn(1, 8, 1.2)
+    assert policy.choose([draft], 1) == [8]
+    for _ in range(2):
+        policy.costs.learn(1, 8, 20.0)
+    assert sum(policy.choose([draft], 1)) < 8, "but if all are, it is"
+
+
 def test_what_is_old_is_measured_again() -> None:
     policy, draft = DraftPolicy(), Draft((1, 2), "tree", 32)
     for _ in range(3):
         policy.costs.learn(1, 0, 1.0)
-    policy.costs.learn(1, 2, 10.0)
+    for _ in range(2):
+        policy.costs.learn(1, 2, 10.0)
     assert policy.choose([draft], 1) == [0], "one is thought to cost half of what two do"
     for _ in range(STALE + 1):
         policy.costs.learn(1, 0, 1.0)
@@ -72,13 +88,57 @@ def test_what_is_old_is_measured_again() -> None:
 class Guesses:
     """Drafts of which each token is right with a chance."""
 
-    def __init__(self, chance: float) -> None:
+    def __init__(self, chance: float, source: str = "tree", matched: int = 4) -> None:
         self.chance, self.whole, self._random = chance, list[int](), Random(1)
+        self.source, self.matched = source, matched
 
     def propose(self, _namespace: Hashable, tokens: Sequence[int], most: int) -> Draft | None:
         follows = self.whole[len(tokens) :][:most]
         guess = [t if self._random.random() < self.chance else (t + 1) % 256 for t in follows]
-        return Draft(tuple(guess), "tree", 4) if guess else None
+        return Draft(tuple(guess), self.source, self.matched) if guess else None
+
+
+def test_the_draft_that_promises_most_is_taken_not_the_longest_match() -> None:
+    """Of two sources, of which one matches more tokens and is always wrong."""
+    request, bench = make_request("a", range(1, 9), 200), Bench(600)
+    whole = [*range(1, 9), *bench.expected(request)]
+    wrong, right = Guesses(0.0, "corpus", 8), Guesses(1.0)
+    wrong.whole = right.whole = whole
+    clock = VirtualClock()
+    bench.scheduler.drafting = Drafting([wrong, right], 4, DraftPolicy(), clock=clock)
+    execute = bench.runner.execute
+
+    def timed(batch: ScheduledBatch) -> StepResult:
+        clock.advance(1.0)
+        return execute(batch)
+
+    bench.runner.execute = timed  # type: ignore[method-assign]
+    bench.core.add(request)
+    assert list(bench.run()["a"].token_ids) == whole[8:]
+    assert clock.now() < 70
+
+
+def test_a_source_that_was_wrong_is_tried_again_when_it_would_have_been_right() -> None:
+    """A draft that is left out costs nothing, and is compared all the same."""
+    request, bench = make_request("a", range(1, 9), 400), Bench(600)
+    guesses = Guesses(0.0)
+    guesses.whole = [*range(1, 9), *bench.expected(request)]
+    clock, yields = VirtualClock(), list[int]()
+    bench.scheduler.drafting = Drafting([guesses], 8, DraftPolicy(), clock=clock)
+    execute = bench.runner.execute
+
+    def timed(batch: ScheduledBatch) -> StepResult:
+        clock.advance(1 + 0.1 * batch.n_tokens)
+        yields.append(batch.n_tokens)
+        if batch.rows[0].known > 200:
+            guesses.chance = 1.0
+        return execute(batch)
+
+    bench.runner.execute = timed  # type: ignore[method-assign]
+    bench.core.add(request)
+    bench.run()
+    assert yields[100:150] == [1] * 50, "it is always wrong"
+    assert max(yields[200:]) > 6
 
 
 @pytest.mark.parametrize("cost", [flat, steep, lambda rows: 1 + 0.08 * rows])

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.draft_rivals import LookupCache, NgramMod, PromptLookup, SuffixDecoding, Tokens
-from benchmarks.draft_rules import Ours, replay, traces
+from benchmarks.draft_rules import Ours, replay
+from radixlm.bench.agent_traces import read_traces
 
 
 def tokens(text: str) -> Tokens:
@@ -48,7 +49,7 @@ def test_traces_are_read_in_both_forms(tmp_path: Path) -> None:
     (tmp_path / "calls" / "one.jsonl").write_text(f"{line}\n")
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
     (tmp_path / "turns.jsonl").write_text(json.dumps({"messages": messages}))
-    found = dict(traces(tmp_path, tokens))
+    found = dict(read_traces(tmp_path, tokens))
     assert [call[1].tolist() for call in found["calls"][0]] == [[ord("c")]]
     [[(prompt, answer)]] = found["turns"]
     assert bytes(prompt.tolist()).decode() == "\nuser: hi\nassistant: "

@@ -118,7 +118,9 @@ class OurSide:
     def __init__(
         self, model: Path, flags: Mapping[str, Any], threads: int, kv_tokens: int = 2 * CONTEXT
     ) -> None:
-        self._engine = Engine(str(model), threads=threads, kv_tokens=kv_tokens, **flags)
+        # A token a step: a random model's answers repeat themselves.
+        drafts = {"speculative_algorithm": "off"}
+        self._engine = Engine(str(model), threads=threads, kv_tokens=kv_tokens, **drafts, **flags)
 
     def decode(self, prompt: list[int], out: int) -> float:
         """The seconds of a token from the first output on, which may hold several tokens, or all of

@@ -214,10 +214,10 @@ class EngineConfig:
         False, "Ask the model for every token of an answer, those that its grammar forces too."
     )
     speculative_algorithm: Speculation = flag(
-        "auto",
+        "off",
         "Where drafts come from, tokens that are computed along and count if they are what is "
-        "drawn, so that answers stay the same: auto, of what was written before, as many as pay by "
-        "what steps take; tree, the same, all; off, none.",
+        "drawn, so that answers stay the same: tree, of what was written before; auto, the same, "
+        "as many as pay by what steps take; off, none.",
         one_of(get_args(Speculation)),
     )
     speculative_num_draft_tokens: int = flag(

@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,10 +66,13 @@ class ScriptedRunner:
         self._script = script
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
-        fallback = self._runner.execute(batch).tokens
+        fallback = self._runner.execute(batch)
+        owns = map(fallback.drawn, range(len(batch.rows)))
         drawn = [
-            row.taken([self._token(each, token) for each in row.draws()])
-            for row, token in zip(batch.rows, fallback, strict=True)
+            row.taken(
+                [self._token(*its) for its in zip_longest(row.draws(), fallback.drawn(place))]
+            )
+            for place, row in enumerate(batch.rows)
         ]
         return StepResult(
             tuple(next(iter(its), None) for its in drawn),

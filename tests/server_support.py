@@ -67,7 +67,6 @@ class ScriptedRunner:
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
         fallback = self._runner.execute(batch)
-        owns = map(fallback.drawn, range(len(batch.rows)))
         drawn = [
             row.taken(
                 [self._token(*its) for its in zip_longest(row.draws(), fallback.drawn(place))]

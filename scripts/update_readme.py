@@ -139,15 +139,11 @@ def speed_table(runs: list[Run]) -> str:
     """A table for each processor: rows for each format and for what llama.cpp has with as many
     bits, of all runs.
     """
-    kinds = dict.fromkeys((run["processor"], run["instructions"], run["threads"]) for run in runs)
     parts = []
-    for kind in kinds:
-        processor, instructions, threads = kind
-        its = [
-            run for run in runs if (run["processor"], run["instructions"], run["threads"]) == kind
-        ]
+    for machine in dict.fromkeys(map(_machine, runs)):
+        its = [run for run in runs if _machine(run) == machine]
         lines = [
-            f"{processor}, {instructions}, {threads} threads:",
+            f"{machine}:",
             "",
             "| model | weights | MB each | one stream, /s | of the bound | × | prefill, /s | × |",
             "|---|---|---|---|---|---|---|---|",
@@ -159,6 +155,12 @@ def speed_table(runs: list[Run]) -> str:
         lines += [_speeds(*names, rows) for names, rows in found.items()]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def _machine(run: Run) -> str:
+    """What a run was made on; older ones do not name instructions."""
+    names = (run["processor"], run.get("instructions"), f"{run['threads']} threads")
+    return ", ".join(filter(None, names))
 
 
 def _speeds(model: str, of_format: str, name: str, rows: list[Run]) -> str:

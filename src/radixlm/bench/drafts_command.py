@@ -27,7 +27,7 @@ from radixlm.bench.draft_workloads import (
     without_repetition,
 )
 from radixlm.bench.drafts_run import DraftBench, Played
-from radixlm.bench.quantized_command import shape_option
+from radixlm.bench.quantized_command import formats_option, shape_option
 from radixlm.bench.quantized_run import PEERS, flags
 from radixlm.bench.tables import SMALL, check_picture, print_table, processor
 from radixlm.core.config import EngineConfig
@@ -49,13 +49,7 @@ _WINDOW = 32
 @click.command("drafts")
 @click.argument("model", required=False)
 @shape_option("qwen3-0.6b")
-@click.option(
-    "--format",
-    "formats",
-    multiple=True,
-    type=click.Choice([name for name in PEERS if name != "fp8"]),
-    help="Of weights; repeatable. Default: all, of a GGUF file its own.",
-)
+@formats_option((name for name in PEERS if name != "fp8"), "all, of a GGUF file its own")
 @click.option(
     "--traces",
     type=click.Path(exists=True, file_okay=False, path_type=Path),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +47,23 @@ def shape_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., A
     )
 
 
+def formats_option(
+    names: Iterable[str], default: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option of formats that a command measures. default: in words."""
+    return click.option(
+        "--format",
+        "formats",
+        multiple=True,
+        type=click.Choice(list(names)),
+        help=f"Of weights; repeatable. Default: {default}.",
+    )
+
+
 @click.command("quantized")
 @click.argument("model", required=False)
 @shape_option("smollm-135m")
-@click.option(
-    "--format",
-    "formats",
-    multiple=True,
-    type=click.Choice(list(PEERS)),
-    help="Of weights; repeatable. Default: all, or with --gguf none.",
-)
+@formats_option(PEERS, "all, or with --gguf none")
 @click.option(
     "--gguf",
     "kinds",

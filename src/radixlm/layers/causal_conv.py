@@ -22,10 +22,9 @@ from radixlm.kernels.vectors import (
     emitted,
     inner,
     offset,
-    over_rows,
     vectors_and_rest,
 )
-from radixlm.layers.step_states import NOWHERE, StepStates, through_parts
+from radixlm.layers.step_states import NOWHERE, StepStates, over_channels
 from radixlm.products.compiled import TensorOptions, sigmoid
 
 # Of one row, which a thread takes at once.
@@ -82,14 +81,7 @@ def conv_kernel(
             keep(inputs, stop - first, args.states + copy * args.slot + at, size)
         keep(inputs, stop - first, inputs[0], size)
 
-    through = through_parts(convolve_part)
-
-    @inner
-    def conv(args: _Arguments, unit: int) -> None:
-        blocks = (args.channels + _CHANNELS - 1) // _CHANNELS
-        through(args, unit // blocks, unit % blocks * _CHANNELS)
-
-    return over_rows(conv, 1)
+    return over_channels(convolve_part, _CHANNELS)
 
 
 _INPUTS, _WEIGHTS = (types.UniTuple(types.int64, count) for count in (4, 3))

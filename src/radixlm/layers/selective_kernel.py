@@ -14,8 +14,8 @@ from numba.core import cgutils
 
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.strips import VECTOR_LANES
-from radixlm.kernels.vectors import Lanes, emitted, inner, lanes_of, over_rows
-from radixlm.layers.step_states import through_parts
+from radixlm.kernels.vectors import Lanes, emitted, inner, lanes_of
+from radixlm.layers.step_states import over_channels
 
 # Numbers of a state that registers, or the nearest cache, hold.
 MOST_NUMBERS = 256
@@ -54,14 +54,7 @@ def selective_kernel(key: int) -> Callable[[Any], None]:
                 (args.stride, 4 * args.channels),
             )
 
-    through = through_parts(scan_part)
-
-    @inner
-    def scan(args: _Arguments, unit: int) -> None:
-        blocks = (args.channels + CHANNELS - 1) // CHANNELS
-        through(args, unit // blocks, unit % blocks * CHANNELS)
-
-    return over_rows(scan, 1)
+    return over_channels(scan_part, CHANNELS)
 
 
 def _make_take(key: int) -> Any:

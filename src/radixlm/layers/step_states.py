@@ -4,14 +4,14 @@ those of a step's rows are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from radixlm.kernels.vectors import inner, words
+from radixlm.kernels.vectors import inner, over_rows, words
 
 # In place of a slot and of a part: there is none.
 NOWHERE: Final = -1
@@ -99,6 +99,20 @@ def through_parts(take: Any) -> Any:
             part, goes_on = its[4], its[4] != 0
 
     return through
+
+
+def over_channels(take: Any, at_once: int) -> Callable[[Any], None]:
+    """A kernel of parts as `through_parts` takes them, whose units are `at_once` of the
+    `args.channels` of a row: take(args, the first of them, first, stop, slot, copy).
+    """
+    through = through_parts(take)
+
+    @inner
+    def some(args: Any, unit: int) -> None:
+        blocks = (args.channels + at_once - 1) // at_once
+        through(args, unit // blocks, unit % blocks * at_once)
+
+    return over_rows(some, 1)
 
 
 def _table(parts: Sequence[Sequence[StatePart]]) -> list[list[int]]:

@@ -149,7 +149,7 @@ class Scheduler:
             self.drafting.add(parts, budget)
         states = {state.running_lease: state for state in parts}
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
-        for state in ordered:
+        for state in ordered if self.checkpoints.active else ():
             self.checkpoints.mark(state, min(state.computed + parts[state].size, state.n_tokens))
         rows = tuple(scheduled_row(state, parts[state]) for state in ordered)
         computed = self._cache.components if rows else ()  # nobody computes an empty batch

@@ -167,7 +167,8 @@ def _memory(
     for contest in contests:
         bar.update()
         bar.set_description(f"memory of {contest.name}")
-        growth(contest.model, contest.flags)  # compiles what the first load does
+        for model in (contest.model, tiny):
+            growth(model, contest.flags)  # compiles what the first load does
         whole, empty = (growth(model, contest.flags) for model in (contest.model, tiny))
         held = contest.bytes_held
         yield (

@@ -131,6 +131,9 @@ def test_the_same_answers(
     assert told(drafted) == told(plain)
     # Of keys in bytes, single rows and several are multiplied in other ways.
     near = 1e-2 if "kv_cache_dtype" in flags else 1e-4
+    if family == "deepseek_v32":
+        # Of keys whose scores are nearly equal, as in prompts that repeat, others may be read.
+        near = 0.05
     for ours, theirs in zip(drafted, plain, strict=True):
         both = zip(ours.logprobs, theirs.logprobs, strict=True)
         assert all(a.logprob == pytest.approx(b.logprob, abs=near) for a, b in both)

@@ -34,12 +34,15 @@ class DraftHead(Protocol):
         """The part of the model's states in its last step that is kept: (tokens, size)."""
         ...
 
-    def state(self, tokens: Tensor, given: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """(tokens,), (tokens, size) -> (tokens, size). given: of the token before each, or its
+    def state(
+        self, tokens: Tensor, given: Tensor, positions: Tensor, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
+        """(tokens,), (tokens, size) -> (tokens, size) states, and what `likeliest` takes of them;
+        both may be in memory that the next call uses. given: of the token before each, or its
         state. positions: of the token before.
         """
         ...
 
-    def likeliest(self, states: Tensor) -> Tensor:
+    def likeliest(self, normed: Tensor) -> Tensor:
         """(tokens, size) -> (tokens,) the token that comes next."""
         ...

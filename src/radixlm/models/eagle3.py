@@ -15,8 +15,10 @@ from pydantic import Field
 from torch import Tensor
 
 from radixlm.attention.attend import Attend
+from radixlm.attention.backends import CpuAttention
 from radixlm.core.errors import CheckpointError, ConfigError
 from radixlm.formats.model_files import files_of
+from radixlm.layers.few_tokens import MOST_TOKENS, FewTokens
 from radixlm.layers.linear import Linear, RMSNorm, TokenEmbedding
 from radixlm.layers.mlps import MLP
 from radixlm.layers.rotary import Rotary
@@ -140,6 +142,9 @@ class Eagle3Head:
         }
         self.rotary = Rotary(its.rope, its.head_dim, its.context_length, options)
         self._tokens: Tensor | None = None
+        self._options = options
+        self._few: FewTokens | None = None
+        self._inputs: list[Tensor] = []
 
     @property
     def shape(self) -> LayerShape:
@@ -155,19 +160,70 @@ class Eagle3Head:
         """See `DraftHead`."""
         return self.fc(self._taken.rows)
 
-    def state(self, tokens: Tensor, given: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def state(
+        self, tokens: Tensor, given: Tensor, positions: Tensor, attend: Attend
+    ) -> tuple[Tensor, Tensor]:
         """See `DraftHead`."""
+        if (
+            self._few is not None
+            and len(tokens) <= MOST_TOKENS
+            and isinstance(attend, CpuAttention)
+        ):
+            return self._few_states(self._few, tokens, given, positions, attend)
         norms, embedded = self.norms, self.embedding(tokens)
         both = torch.cat((norms["input_layernorm"](embedded), norms["hidden_norm"](given)), dim=1)
         answers = attend(0, self.qkv(both), self.rotary.at(positions, None), None)
         hidden = given.clone()
         normed = norms["post_attention_layernorm"](hidden, self.output(answers))
-        return hidden.add_(self.mlp(normed))
+        normed = norms["norm"](hidden, self.mlp(normed))
+        return hidden, normed
 
-    def likeliest(self, states: Tensor) -> Tensor:
+    def _few_states(
+        self,
+        few: FewTokens,
+        tokens: Tensor,
+        given: Tensor,
+        positions: Tensor,
+        attend: CpuAttention,
+    ) -> tuple[Tensor, Tensor]:
+        """The same by calls that were recorded, in memory that is always the same."""
+        at, norms, size = few.places(len(tokens)), self.norms, given.shape[1]
+        both, embedded, hidden, normed = (memory[: len(tokens)] for memory in self._inputs)
+        self.embedding(tokens, embedded)
+        hidden.copy_(given)
+        rotation = self.rotary.at(positions, at.rotation)
+
+        def through() -> None:
+            norms["input_layernorm"](embedded, None, both[:, :size])
+            norms["hidden_norm"](hidden, None, both[:, size:])
+            answers = attend(0, self.qkv(both, at.qkv), rotation, None)
+            part = self.output(answers, at.part)
+            norms["post_attention_layernorm"](hidden, part, normed)
+            part = self.mlp(normed, at.gated, at.part)
+            norms["norm"](hidden, part, normed)
+
+        few.run(attend, at, through)
+        return hidden, normed
+
+    def likeliest(self, normed: Tensor) -> Tensor:
         """See `DraftHead`."""
-        best = self.head(self.norms["norm"](states)).argmax(-1)
+        best = self.head(normed).argmax(-1)
         return best if self._tokens is None else self._tokens[best]
+
+    def pack(self, choose: Choose) -> None:
+        """Lay the weights out for this machine. Once, after loading."""
+        for linear in self.linears():
+            linear.pack(choose)
+        products = self.qkv.is_compiled and self.output.is_compiled and self.mlp.is_compiled
+        if products and all(norm.is_compiled for norm in self.norms.values()):
+            its = self.config.shape
+            size, q = its.hidden_size, its.n_heads * its.head_dim
+            kv = its.n_kv_heads * its.head_dim
+            sizes = size, its.head_dim, size, q + 2 * kv, q, its.intermediate_size, size
+            self._few = FewTokens(sizes, self._options)
+            self._inputs = [
+                self._options.empty(MOST_TOKENS, width * size) for width in (2, 1, 1, 1)
+            ]
 
     def propose(self, tokens: Tensor | None) -> None:
         """Propose these tokens; None: all of the model, in order."""
@@ -230,8 +286,7 @@ def load_eagle3(
     if "d2t" in wanted:
         head.propose(_proposed(stored, device))
     if choose is not None:
-        for linear in head.linears():
-            linear.pack(choose)
+        head.pack(choose)
     return head
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from radixlm.attention.attend import Attend
 from radixlm.attention.backends import make_backend
+from radixlm.attention.growing import GrowingContexts
 from radixlm.attention.plan import AttentionPlan, RowSpan
 from radixlm.core.batch import ScheduledBatch, ScheduledRow
 from radixlm.memory.pools import KVPool, ReqToTokenPool
@@ -51,6 +53,8 @@ class HeadDrafter:
         self._pool = pool.head_layer()
         self._table = table.table
         self._backend = make_backend(self._pool, head.n_heads)
+        known = GrowingContexts.known(self._pool, head.n_heads)
+        self._growing = GrowingContexts(self._pool, head.n_heads) if known else None
         rows, self._width = self._table.shape
         self._scratch = pool.capacity
         self._most = (self._pool.capacity - pool.capacity) // rows
@@ -72,57 +76,70 @@ class HeadDrafter:
         before = [self._slots(each, each.first - 1, each.stop - 1) for each in known]
         own = [self._slots(each, each.first, each.stop) for each in known]
         places = np.concatenate([np.arange(each.first, each.stop) for each in known])
-        states = self._states(
+        spans = [(each.row.row, size, each.stop) for each, size in zip(known, sizes, strict=True)]
+        states, normed = self._head.state(
             self._on_device(np.concatenate([each.tokens for each in known])),
             kept[self._on_device(np.concatenate(before))],
-            places,
-            self._on_device(np.concatenate(own)),
-            [(each.row.row, size, each.stop) for each, size in zip(known, sizes, strict=True)],
+            self._on_device(places - 1),
+            self._planned(spans, self._on_device(np.concatenate(own))),
         )
         lasts = np.cumsum(sizes) - 1
-        asked = [(each, last) for each, last in zip(known, lasts, strict=True) if each.ahead]
+        most = max(each.ahead for each in known)
+        asked = [
+            (each, last)
+            for each, last in zip(known, lasts, strict=True)
+            # All draft as many; at the end of their context none.
+            if each.ahead and each.stop + most <= self._width
+        ]
         if not asked:
             return {}
-        last = states[self._on_device(np.array([last for _, last in asked]))]
-        return self._drafts([each for each, _ in asked], last)
+        at = self._on_device(np.array([last for _, last in asked]))
+        return self._drafts([each for each, _ in asked], states[at], normed[at])
 
-    def _drafts(self, asked: Sequence[_Known], states: Tensor) -> dict[int, tuple[int, ...]]:
-        """states: of the last token of each."""
-        drafted = [self._head.likeliest(states)]
-        stops = np.array([each.stop for each in asked])
-        rows = [each.row.row for each in asked]
-        for number in range(1, max(each.ahead for each in asked)):
-            ends = stops + number
-            spans = [(row, 1, int(end)) for row, end in zip(rows, ends, strict=True)]
-            slots = [self._scratch_slot(row, number) for row in rows]
-            self._table[rows, ends - 1] = torch.tensor(slots, dtype=torch.int32)
-            at = self._on_device(np.array(slots))
-            states = self._states(drafted[-1], states, ends - 1, at, spans)
-            drafted.append(self._head.likeliest(states))
+    def _drafts(
+        self, asked: Sequence[_Known], states: Tensor, normed: Tensor
+    ) -> dict[int, tuple[int, ...]]:
+        """states, normed: of the last token of each."""
+        drafted = [self._head.likeliest(normed)]
+        positions = self._on_device(np.array([each.stop - 1 for each in asked]))
+        attends = self._attends(asked, max(each.ahead for each in asked) - 1)
+        for attend in attends:
+            states, normed = self._head.state(drafted[-1], states, positions, attend)
+            drafted.append(self._head.likeliest(normed))
+            positions += 1
         made = torch.stack(drafted, dim=1).tolist()
         return {
             each.place: tuple(tokens[: each.ahead])
             for each, tokens in zip(asked, made, strict=True)
         }
 
-    def _states(
-        self,
-        tokens: Tensor,
-        given: Tensor,
-        places: np.ndarray,
-        slots: Tensor,
-        spans: Sequence[tuple[int, int, int]],
-    ) -> Tensor:
-        """places: of the tokens in their requests. spans: table row, how many, and where they
-        end.
-        """
+    def _attends(self, asked: Sequence[_Known], steps: int) -> Iterator[Attend]:
+        """The attention of each further token that is drafted after these."""
+        if steps < 1:
+            return
+        for each in asked:
+            first = self._scratch_slot(each.row.row, 1)
+            own = torch.arange(first, first + steps, dtype=torch.int32)
+            self._table[each.row.row, each.stop : each.stop + steps] = own
+        if self._growing is not None:
+            contexts = [self._slots(each, 1, each.stop + steps) for each in asked]
+            growing = self._growing.begin(contexts, steps)
+            for _ in range(steps):
+                yield growing.next()
+            return
+        for number in range(steps):
+            spans = [(each.row.row, 1, each.stop + number + 1) for each in asked]
+            slots = [self._scratch_slot(each.row.row, number + 1) for each in asked]
+            yield self._planned(spans, self._on_device(np.array(slots)))
+
+    def _planned(self, spans: Sequence[tuple[int, int, int]], slots: Tensor) -> Attend:
+        """spans: table row, how many tokens, and where they end."""
         first, made = 0, []
         for row, count, end in spans:
             made.append(RowSpan(first, count, 1, end - 1, row, ()))
             first += count
         plan = AttentionPlan((), tuple(made), sum(span.context for span in made))
-        attend = self._backend.prepare(plan, self._table, slots)
-        return self._head.state(tokens, given, self._on_device(places - 1), attend)
+        return self._backend.prepare(plan, self._table, slots)
 
     def _known(self, batch: ScheduledBatch, drawn: Mapping[int, Sequence[int]]) -> Iterator[_Known]:
         for place, row in enumerate(batch.rows):
@@ -139,7 +156,7 @@ class HeadDrafter:
         return self._scratch + row * self._most + number
 
     def _slots(self, of: _Known, first: int, stop: int) -> np.ndarray:
-        numbers: np.ndarray = self._table[of.row.row, first:stop].numpy()
+        numbers: np.ndarray = self._table[of.row.row, first:stop].cpu().numpy()
         return numbers
 
     def _on_device(self, numbers: np.ndarray) -> Tensor:

@@ -11,7 +11,7 @@ from radixlm.core.batch import NewTokens, ScheduledBatch
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Slots
 from radixlm.drafts.draft import Draft, DraftSource
-from radixlm.drafts.head import DraftedAhead
+from radixlm.drafts.head import AS_SURE, DraftedAhead
 from radixlm.scheduler.draft_policy import DraftPolicy
 from radixlm.scheduler.state import Counters, RequestState, counted
 
@@ -182,7 +182,7 @@ class Drafting:
         most = min(self._most, self._left // requests)
         if self._policy is None:
             return most
-        each = Draft((0,) * most, self._head, 0)
+        each = Draft((0,) * most, self._head, AS_SURE)
         pays = most > 0 and self._policy.may_pay(requests, most)
         wanted = max(self._policy.choose([each] * requests, requests)) if pays else 0
         self._unasked = 0 if wanted else self._unasked + 1

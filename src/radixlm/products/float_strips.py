@@ -26,7 +26,7 @@ from numba.core import cgutils
 from radixlm.kernels.bytes import bfloat16_bytes, e4m3_bytes, halves_of_bytes, looked_up
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, order_of, prefetch_line
-from radixlm.products.panel_products import rows_until
+from radixlm.products.panel_strips import rows_until
 from radixlm.products.quantized import LEVELS
 from radixlm.products.quantized_strips import (
     AHEAD_BYTES,

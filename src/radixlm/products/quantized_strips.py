@@ -30,7 +30,7 @@ from radixlm.kernels.bytes import (
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
 from radixlm.products.compiled import GateKind, gate_product
-from radixlm.products.panel_products import rows_until
+from radixlm.products.panel_strips import rows_until
 from radixlm.products.quantized import BYTES, LEVELS, MIDDLE, Numbers
 
 VECTORS = 2

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from radixlm.assembly.chosen import chosen, reached_of
-from radixlm.assembly.loading import make_memory, make_model
+from radixlm.assembly.loading import make_model
+from radixlm.assembly.pool_sizes import make_memory
 from radixlm.assembly.windows import Windows
 from radixlm.cache import make_policy
 from radixlm.core.config import EngineConfig

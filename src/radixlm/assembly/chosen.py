@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from radixlm.assembly.heads import check_head
 from radixlm.assembly.model_impl import config_of
 from radixlm.assembly.rank_setup import check_ranks
 from radixlm.assembly.resolve import resolve_context, resolve_device, resolve_dtype
@@ -33,6 +34,7 @@ def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device,
     model = config_of(config, files)
     _check_latents(config, model)
     _check_states(config, model)
+    check_head(config, files, model)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config, model, device)
     if config.deterministic:

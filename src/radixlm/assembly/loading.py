@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from radixlm.assembly.chosen import chosen, reached_of
+from radixlm.assembly.heads import load_head
 from radixlm.assembly.model_impl import by_transformers, load_foreign
 from radixlm.assembly.places import open_places
+from radixlm.assembly.pool_sizes import default_tokens, make_memory
 from radixlm.assembly.rank_setup import BackgroundWorkers, ParallelRanks, start_ranks
 from radixlm.assembly.resolve import resolve_context, resolve_threads
-from radixlm.assembly.state_slots import STATE_SHARE, States
+from radixlm.assembly.state_slots import States
 from radixlm.assembly.store_facts import EngineFacts
 from radixlm.assembly.warming import warm_up
 from radixlm.assembly.windows import Windows
@@ -38,9 +40,10 @@ from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
 from radixlm.layers.linear import Quantize
 from radixlm.layers.split import Split
-from radixlm.memory.pools import KVPool, ReqToTokenPool, WindowLayers, default_kv_tokens
+from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.memory.state_pool import StatePool
 from radixlm.memory.store_folder import private_folder
+from radixlm.models.draft_head import DraftHead
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.models.loader import load_model
 from radixlm.models.model_config import ModelConfig, recommended_sampling
@@ -160,19 +163,19 @@ def _load(
     ranks = start_ranks(config, files, model_config, device, threads, undo)
     reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
     model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
-    windows = Windows.of(config, model.config)
+    head = load_head(config, model, dtype, device, _choice_of_products(config))
+    windows = Windows.of(config, model.config)._replace(beside=head.token_bytes(config, dtype))
     capacity = _capacity(config, model.config, windows, dtype, device, ranks)
     kv_bytes = int(capacity * windows.token_bytes(config, model.config, dtype))
     states = States.of(config, model.config, dtype, kv_bytes, device)
     cache = _cache(config, policy, windows, states, capacity, context)
     limits = Limits(context, cache.largest_request, model_config.vocab_size, reached.short_length)
     sizes = cache.capacity, limits.longest, windows.in_pool(cache.windows)
-    pool, table = make_memory(config, model.config, *sizes, dtype, device)
+    pool, table = make_memory(config, model.config, *sizes, dtype, device, head.rows)
     inbox, state_pool = SimpleQueue[Inbound](), states.pool()
-    source = EngineFacts(files, weights, model.config, threads)
+    source = EngineFacts(files, weights, model.config, threads, head.weights)
     places = open_places(config, source, pool, state_pool, inbox.put, progress=progress)
-    runner, adapters = _runner(config, model, pool, state_pool, table, device, ranks, draw)
-    eos = _ends(model_config, tokenizer)
+    runner, adapters = _runner(config, model, pool, state_pool, table, (ranks, draw, head.head))
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
         model_path=str(files.path),
@@ -183,7 +186,7 @@ def _load(
         kv_bytes=pool.nbytes + (0 if ranks is None else ranks.kv_bytes),
         dtype=_name(dtype),
         device=str(device),
-        eos_token_ids=tuple(sorted(eos)),
+        eos_token_ids=tuple(sorted(eos := _ends(model_config, tokenizer))),
         max_pinned_tokens=cache.pins.budget,
         recommended_sampling=recommended_sampling(files),
         broken_prefixes=_checked_prefixes(template, tokenizer),
@@ -217,11 +220,10 @@ def _runner(
     pool: KVPool,
     states: StatePool | None,
     table: ReqToTokenPool,
-    device: torch.device,
-    ranks: ParallelRanks | None,
-    draw: Draw,
+    parts: tuple[ParallelRanks | None, Draw, DraftHead | None],
 ) -> tuple[Runner, Adapters]:
     """The runner with the adapters of the flag, loaded. Raises ConfigError, ModelError."""
+    ranks, draw, head = parts
     shelf = AdapterShelf(model, deterministic=config.deterministic, ranks=config.tp_size)
     adapters = Adapters(shelf)
     for text in config.lora_paths:
@@ -230,16 +232,17 @@ def _runner(
         except (ConfigError, InvalidRequestError) as error:
             raise ConfigError(f"--lora-paths {text}: {error}") from None
     if ranks is not None:
-        return leading(model, pool, table, device, ranks), adapters
+        return leading(model, pool, table, pool.device, ranks), adapters
     runner = ModelRunner(
         model,
         pool,
         table,
-        device,
+        pool.device,
         deterministic=config.deterministic,
         adapters=shelf,
         states=states,
         draw=draw,
+        head=head,
     )
     return runner, adapters
 
@@ -300,19 +303,6 @@ def _capacity(
     return config.kv_tokens or min(others, default_tokens(config, counted, windows, dtype, device))
 
 
-def default_tokens(
-    config: EngineConfig,
-    model: ModelConfig,
-    windows: Windows,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> int:
-    """Tokens of this model that the device has room for, beside its states."""
-    of_token = windows.token_bytes(config, model, dtype)
-    paid = of_token * (1 + STATE_SHARE) if model.state_shapes else of_token
-    return default_kv_tokens(max(int(paid), 1), device)
-
-
 def _choice_of_products(config: EngineConfig) -> Choose:
     measured = ProductTable(user_store()).choice
     return partial(one_way, quantized=measured) if config.deterministic else measured
@@ -356,39 +346,6 @@ def checkpoint_of(files: ModelFiles, shape: ModelConfig) -> GGUFCheckpoint | Cut
     if isinstance(files, ModelFile):
         return GGUFCheckpoint(files.gguf, shape)
     return open_checkpoint(files.path)
-
-
-def make_memory(
-    config: EngineConfig,
-    model: ModelConfig,
-    capacity: int,
-    longest: int,
-    windows: WindowLayers | None,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[KVPool, ReqToTokenPool]:
-    """Raises ConfigError."""
-    n_rows = min(config.max_running_requests, config.chunked_prefill_size)
-    shape = model.n_layers, capacity, model.n_kv_heads, model.head_dim
-    coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
-    try:
-        return (
-            KVPool(
-                *shape,
-                dtype,
-                device,
-                coded=coded,
-                latent=latent,
-                windows=windows,
-                shapes=model.kv_shapes,
-            ),
-            ReqToTokenPool(n_rows, longest, device),
-        )
-    except (RuntimeError, MemoryError, ValueError) as error:
-        raise ConfigError(
-            f"no memory for a KV pool of {capacity} tokens (--kv-tokens) and a table of "
-            f"{n_rows} requests (--max-running-requests): {error}"
-        ) from None
 
 
 def _checked_prefixes(

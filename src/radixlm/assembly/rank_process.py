@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from radixlm.assembly.chosen import reached_of
-from radixlm.assembly.loading import default_tokens, make_memory, make_model
+from radixlm.assembly.loading import make_model
 from radixlm.assembly.model_impl import config_of
+from radixlm.assembly.pool_sizes import default_tokens, make_memory
 from radixlm.assembly.rank_setup import config_of_rank, device_of_rank, split_of
 from radixlm.assembly.resolve import resolve_device, resolve_dtype
 from radixlm.assembly.windows import Windows

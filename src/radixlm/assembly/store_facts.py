@@ -32,13 +32,14 @@ class EngineFacts(NamedTuple):
     """The model and settings that an engine computes with.
 
     weights: the files that were loaded, as they were before. model: as it was loaded. threads: that
-    compute.
+    compute. head: the files of a draft head.
     """
 
     files: ModelFiles
     weights: Sequence[WeightFile]
     model: ModelConfig
     threads: int
+    head: Sequence[WeightFile] = ()
 
     def identity(
         self,
@@ -69,6 +70,9 @@ class EngineFacts(NamedTuple):
         if blocks.state_bytes:
             # In blocks that go on from those of tokens, see `packing`.
             facts["state_bytes"] = blocks.state_bytes
+        if self.head:
+            # Its rows lie in the same blocks.
+            facts["draft_head"] = digest_of(_sums(self.head, sums, progress=progress))
         if by_transformers(config, self.files):
             # Heads that it computes have their numbers in another order than ours.
             facts["model_impl"] = f"transformers {version('transformers')}"

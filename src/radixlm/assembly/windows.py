@@ -14,12 +14,14 @@ from radixlm.models import ModelConfig
 
 class Windows(NamedTuple):
     """layers: that see a window. window: the largest. ratio: their slots for
-    each that the other layers have; 1: all layers have the same slots.
+    each that the other layers have; 1: all layers have the same slots. beside: bytes of a token in
+    a draft head.
     """
 
     layers: frozenset[int]
     window: int
     ratio: float
+    beside: int = 0
 
     @classmethod
     def of(cls, config: EngineConfig, model: ModelConfig) -> Windows:
@@ -35,7 +37,7 @@ class Windows(NamedTuple):
         """Bytes of a token's keys and values in all layers."""
         coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
         kinds: dict[str, Any] = {"coded": coded, "latent": latent}
-        return sum(
+        return self.beside + sum(
             self.share(layer)
             * bytes_per_token(1, *its[:2], dtype, index_dim=its.index_dim, **kinds)
             for layer, its in enumerate(model.kv_shapes)

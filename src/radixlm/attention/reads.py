@@ -47,7 +47,7 @@ class ContextRead(NamedTuple):
         )
 
 
-_TOKEN, TOKENS, _SLOTS, _LENGTH, _SEEN, _START, _PART = range(7)
+_TOKEN, TOKENS, _SLOTS, LENGTH, _SEEN, _START, _PART = range(7)
 READ_BYTES = 8 * len(ContextRead._fields)
 # Of both kernels that compute reads.
 ReadArguments = namedtuple(
@@ -92,7 +92,7 @@ def by_token(reads: Sequence[ContextRead]) -> Numbers:
         made[:, _TOKEN] += place
         made[:, _SEEN] += place
         made[:, TOKENS] = 1
-    made[:, _LENGTH] = made[:, _SEEN]
+    made[:, LENGTH] = made[:, _SEEN]
     return made
 
 
@@ -100,7 +100,7 @@ def newest(reads: Numbers, window: int) -> None:
     """Leave out what comes before the `window` of each read's first token."""
     older = np.maximum(reads[:, _SEEN] - window, 0)
     reads[:, (_SLOTS, _START)] += older[:, None]
-    reads[:, (_LENGTH, _SEEN)] -= older[:, None]
+    reads[:, (LENGTH, _SEEN)] -= older[:, None]
 
 
 def in_windows(
@@ -163,13 +163,13 @@ def cut(reads: Numbers, tile: int, wanted: int, most_parts: int, *, ordered: boo
     """
     few = len(reads) < wanted
     if len(reads) and (few or (ordered and reads[:, _START].any())):
-        tiles = -(-reads[:, _LENGTH] // tile)
+        tiles = -(-reads[:, LENGTH] // tile)
         if ordered:
             few = few and int((tiles * reads[:, TOKENS]).sum()) <= most_parts
         most = max(int(tiles.sum()) // wanted, 1) if few and not ordered else 1
         alone = few | (ordered & (reads[:, _START] > 0))
         reads = _pieces(reads, tile, tiles, np.where(alone, most, tiles))
-    return reads[np.argsort(-reads[:, TOKENS] * reads[:, _LENGTH], kind="stable")]
+    return reads[np.argsort(-reads[:, TOKENS] * reads[:, LENGTH], kind="stable")]
 
 
 def cut_evenly(reads: Numbers, tile: int, least: int, wanted: int) -> Numbers:
@@ -178,11 +178,11 @@ def cut_evenly(reads: Numbers, tile: int, least: int, wanted: int) -> Numbers:
     """
     if not len(reads):
         return reads
-    tiles = -(-reads[:, _LENGTH] // tile)
+    tiles = -(-reads[:, LENGTH] // tile)
     each = max(-(-int(tiles.sum()) // wanted), least)
     counts = np.maximum((tiles + each // 2) // each, 1)
     reads = _pieces(reads, tile, tiles, -(-tiles // counts))
-    return reads[np.argsort(-reads[:, _LENGTH], kind="stable")]
+    return reads[np.argsort(-reads[:, LENGTH], kind="stable")]
 
 
 def _pieces(reads: Numbers, tile: int, tiles: Numbers, each: Numbers) -> Numbers:
@@ -192,7 +192,7 @@ def _pieces(reads: Numbers, tile: int, tiles: Numbers, each: Numbers) -> Numbers
     begin = (np.arange(len(made)) - (counts.cumsum() - counts).repeat(counts)) * steps
     made[:, (_SLOTS, _START)] += begin[:, None]
     made[:, _SEEN] -= begin
-    made[:, _LENGTH] = np.minimum(made[:, _LENGTH] - begin, steps)
+    made[:, LENGTH] = np.minimum(made[:, LENGTH] - begin, steps)
     return made
 
 

@@ -72,7 +72,7 @@ _WINDOW = 32
 @click.option("--context", type=click.IntRange(2), default=512, show_default=True, help="Tokens.")
 @click.option("--answer", type=click.IntRange(2), default=96, show_default=True, help="Tokens.")
 @click.option("--draft", type=click.IntRange(1, 64), help="Most tokens of a draft.")
-@click.option("--algorithm", type=click.Choice(["auto", "tree"]), default="auto")
+@click.option("--algorithm", type=click.Choice(["auto", "tree", "eagle3"]), default="auto")
 @click.option("--threads", type=click.IntRange(1), help="Default: as many as torch takes.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw tokens a step here, a .png.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the last line here.")
@@ -214,8 +214,9 @@ def _played(
         "ratio": round(rates[0] / rates[1], 3),
         "cpu_ratio": round(on.tokens / on.cpu / (off.tokens / off.cpu), 3),
         "tokens_a_step": round(sum(on.yields) / len(on.yields), 3),
-        "drafted_a_step": round(on.drafted / len(on.yields), 2),
-        "right_percent": round(100 * right / max(on.drafted, 1), 1),
+        "drafted_a_step": round(sum(on.drafted) / len(on.yields), 2),
+        "right_percent": round(100 * right / max(sum(on.drafted), 1), 1),
+        "right_by_place": on.right_by_place(),
         "equal": sum(a == b for a, b in zip(on.answers, off.answers, strict=True)),
         "calls": len(on.answers),
         "seconds": round(on.seconds + off.seconds, 1),

@@ -32,13 +32,13 @@ _OFF = Drafting((), 0)
 
 class Replayed:
     """A sampler that samples as ever, so that it takes as long, and gives recorded tokens, where a
-    request has some. yields: of each row of each step, the tokens that count; drafted: in all.
+    request has some. Of each row of each step yields, the tokens that count, and drafted ones.
     """
 
     def __init__(self) -> None:
         self.answers: dict[str, Key] = {}
         self.yields: list[int] = []
-        self.drafted = 0
+        self.drafted: list[int] = []
 
     def __call__(
         self,
@@ -56,9 +56,10 @@ class Replayed:
             name = row.request.request_id
             if name != asked:
                 self.yields.append(1)
+                self.drafted.append(0)
                 counts = True
             else:
-                self.drafted += 1
+                self.drafted[-1] += 1
                 counts = counts and before == int(row.tokens[-1])
                 self.yields[-1] += counts
             before, asked = token, name
@@ -79,7 +80,7 @@ class Played(NamedTuple):
     seconds: float
     cpu: float
     yields: tuple[int, ...]
-    drafted: int
+    drafted: tuple[int, ...]
     answers: tuple[tuple[int, ...], ...]
 
     @classmethod
@@ -90,9 +91,22 @@ class Played(NamedTuple):
             sum(each.seconds for each in parts),
             sum(each.cpu for each in parts),
             tuple(count for each in parts for count in each.yields),
-            sum(each.drafted for each in parts),
+            tuple(count for each in parts for count in each.drafted),
             tuple(answer for each in parts for answer in each.answers),
         )
+
+    def right_by_place(self) -> list[float]:
+        """How often a drafted token was right, in percent, where all before it in a draft were."""
+        made = []
+        for place in range(max(self.drafted, default=0)):
+            turns = [
+                count > place + 1
+                for count, drafted in zip(self.yields, self.drafted, strict=True)
+                if drafted > place and count > place
+            ]
+            if turns:
+                made.append(round(100 * sum(turns) / len(turns), 1))
+        return made
 
 
 class DraftBench(AbstractContextManager["DraftBench"]):
@@ -144,7 +158,7 @@ class DraftBench(AbstractContextManager["DraftBench"]):
             for lane in lanes
         ]
         self._switch(drafts=drafts)
-        self._replayed.yields, self._replayed.drafted = [], 0
+        self._replayed.yields, self._replayed.drafted = [], []
         began, cpu = time.perf_counter(), time.process_time()
         tokens, ended, cpu_ended, answers = asyncio.run(self._run(requests))
         self._switch(drafts=False)
@@ -153,7 +167,7 @@ class DraftBench(AbstractContextManager["DraftBench"]):
             ended - began,
             cpu_ended - cpu,
             tuple(self._replayed.yields),
-            self._replayed.drafted,
+            tuple(self._replayed.drafted),
             tuple(tuple(answer) for answer in answers.values()),
         )
 

@@ -56,6 +56,7 @@ class ScheduledRow:
     of the last tokens are a draft, which tells nothing yet: a token is drawn before each of these,
     too. state: the slot of its state, which is that after the tokens before `start`; None where a
     model has none. checkpoints: after how many tokens, of these, it is copied, and to which slot.
+    ahead: how many tokens a draft head is to draft after those that are drawn.
     """
 
     request: GenerateRequest
@@ -70,6 +71,7 @@ class ScheduledRow:
     state: int | None = None
     checkpoints: tuple[tuple[int, int], ...] = ()
     drafted: int = 0
+    ahead: int = 0
 
     @property
     def stop(self) -> int:
@@ -198,7 +200,8 @@ class StepResult:
     of the prompt tokens start + 1 ... (as far as they are prompt, and not before the first that is
     wanted), for rows that asked for them. kv_bytes_read: keys and values that attention read, over
     all layers; kv_bytes_of_rows: had each row read its own context. known: tokens after a row's
-    sampled one that need not be asked for, as a replay has them.
+    sampled one that need not be asked for, as a replay has them. ahead: what a draft head drafts
+    after the row's tokens.
     """
 
     tokens: tuple[int | None, ...]
@@ -209,6 +212,7 @@ class StepResult:
     kv_bytes_read: int = 0
     kv_bytes_of_rows: int = 0
     known: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    ahead: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def drawn(self, row: int) -> tuple[int, ...]:
         """All tokens that were sampled for a row, by its position."""

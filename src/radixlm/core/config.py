@@ -32,7 +32,7 @@ SchedulePolicy = Literal[
 _MOST_THREADS = 1024
 _MOST_RANKS = 64
 # Of speculative algorithms, those that need heads of a model.
-_LATER = ("eagle3", "mtp")
+_LATER = ("mtp",)
 # What several ranks do not know yet.
 _ALONE = ("lora_paths", "deterministic", "disk_cache", "host_kv_tokens")
 _PAGE_SIZE = Rule(
@@ -217,13 +217,19 @@ class EngineConfig:
         "off",
         "Where drafts come from, tokens that are computed along and count if they are what is "
         "drawn, so that answers stay the same: tree, of what was written before; auto, the same, "
-        "as many as pay by what steps take; off, none.",
+        "as many as pay by what steps take; eagle3, the same, and a head of the model; off, none.",
         one_of(get_args(Speculation)),
     )
     speculative_num_draft_tokens: int = flag(
         15,
         "Most tokens of a draft; with the last one that is known 16, which are multiplied at once.",
         integer(1, 64),
+    )
+    speculative_draft_model_path: str | None = flag(
+        None,
+        "Folder of the model's EAGLE-3 head, for --speculative-algorithm eagle3; the demo model "
+        "has its own.",
+        path=True,
     )
     draft_corpus: str | None = flag(
         None,
@@ -253,6 +259,10 @@ class EngineConfig:
         self._check_ranks()
         if self.draft_corpus and self.speculative_algorithm == "off":
             raise ConfigError("--draft-corpus has no use with --speculative-algorithm off")
+        if self.speculative_draft_model_path and self.speculative_algorithm != "eagle3":
+            raise ConfigError(
+                "--speculative-draft-model-path has no use without --speculative-algorithm eagle3"
+            )
         if self.speculative_algorithm in _LATER:
             raise ConfigError(
                 f"--speculative-algorithm {self.speculative_algorithm} is not there yet: no heads "

@@ -31,6 +31,8 @@ RESERVE = 128
 _RESERVES_IN_POOL = 512
 # Tokens of the tree and of ghosts that drafts are looked for in, 56 MiB.
 _MOST_DRAFTED_FROM = 1 << 22
+# Algorithms whose drafts a head of the model makes, beside those of texts.
+_HEADS = ("eagle3",)
 # Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 
@@ -95,10 +97,11 @@ def _drafting(
     return Drafting(
         sources,
         config.speculative_num_draft_tokens,
-        DraftPolicy() if config.speculative_algorithm == "auto" else None,
+        None if config.speculative_algorithm == "tree" else DraftPolicy(),
         wrote=tree.wrote,
         short_length=short_length,
         clock=clock,
+        head=config.speculative_algorithm if config.speculative_algorithm in _HEADS else "",
     )
 
 

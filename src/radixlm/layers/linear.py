@@ -247,7 +247,7 @@ class RMSNorm:
 
     def __call__(self, x: Tensor, added: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Add `added` to x, in place, and norm the sum: (tokens, size) -> (tokens, size), new or,
-        if compiled, in `out`. All are contiguous.
+        if compiled, in `out`, whose rows may lie apart. The others are contiguous.
         """
         if self._worker is None:
             if self._on_gpu is not None and x.is_contiguous():
@@ -259,6 +259,7 @@ class RMSNorm:
         arguments = self._worker.arguments
         arguments.rows, arguments.width = x.shape
         arguments.hidden, arguments.out = x.data_ptr(), out.data_ptr()
+        arguments.stride = out.stride(0) * out.element_size()
         arguments.added = 0 if added is None else added.data_ptr()
         self._worker(threads_for(x.shape[0], ROWS_PER_UNIT))
         return out

@@ -71,6 +71,18 @@ class LayerShape(NamedTuple):
     index_dim: int = 0
 
 
+class HeadRows(NamedTuple):
+    """The layer of a draft head, behind the model's own: its row in a token's slot is of what comes
+    before the token, and of the token (see `HeadDrafter`).
+
+    shape: of it; its index_dim is the size of a state that the head goes on from. scratch: slots
+    that it has beyond the pool's, for tokens that are not known yet.
+    """
+
+    shape: LayerShape
+    scratch: int
+
+
 class WindowLayers(NamedTuple):
     """Layers, from 0, with a window and slots of their own, `capacity` in each."""
 
@@ -100,7 +112,7 @@ class KVPool:
     windows: these layers have other slots: window_slots[slot] (int32) is the one of the token that
     lies in `slot` in the other layers, as long as it has one there.
     shapes: of each layer; empty: all have these heads, and their own. Where a layer has a source,
-    its keys, values and scales are those of that one, the same memory.
+    its keys, values and scales are those of that one, the same memory. head: one layer more.
     """
 
     def __init__(
@@ -116,6 +128,7 @@ class KVPool:
         latent: bool = False,
         windows: WindowLayers | None = None,
         shapes: Sequence[LayerShape] = (),
+        head: HeadRows | None = None,
     ) -> None:
         self.shapes = tuple(shapes) or (LayerShape(n_kv_heads, head_dim),) * n_layers
         sizes = [capacity] * n_layers
@@ -124,6 +137,10 @@ class KVPool:
         if windows is not None:
             sizes = [windows.capacity if n in windows.layers else capacity for n in range(n_layers)]
             self.window_slots = torch.zeros(capacity, dtype=torch.int32, device=device)
+        if head is not None:
+            self.shapes, n_layers = (*self.shapes, head.shape), n_layers + 1
+            sizes.append(capacity + head.scratch)
+        self.head = head
         self.capacity = capacity
         self.n_kv_heads = n_kv_heads
         self.head_dim = head_dim
@@ -155,6 +172,23 @@ class KVPool:
         """The same pool, to be read and written in layers with these heads alone."""
         its = copy(self)
         its.n_kv_heads, its.head_dim = n_kv_heads, head_dim
+        return its
+
+    def model_layers(self) -> KVPool:
+        """The same pool without the layer of a draft head."""
+        return self if self.head is None else self._only(slice(0, -1))
+
+    def head_layer(self) -> KVPool:
+        """The layer of a draft head alone, of which there is one, with its scratch slots."""
+        its = self._only(slice(-1, None))
+        its.capacity, its.windows, its.window_slots = its.keys[0].shape[0], None, None
+        return its.of(*its.shapes[0][:2])
+
+    def _only(self, layers: slice) -> KVPool:
+        its = copy(self)
+        its.shapes, its.head = self.shapes[layers], None
+        its.keys, its.values = self.keys[layers], self.values[layers]
+        its.scales, its.index_keys = self.scales[layers], self.index_keys[layers]
         return its
 
     def parts(self, layer: int) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 
 import torch
@@ -19,6 +19,7 @@ from radixlm.layers.lora import Adapted
 from radixlm.layers.rotary import Rotary, Rotation
 from radixlm.layers.split import Split, SplitEmbedding
 from radixlm.layers.step_states import NO_STATES, StepStates
+from radixlm.layers.taken_states import TakenStates
 from radixlm.models.decoder_layer import DecoderLayer, under
 from radixlm.models.layer_norms import make_norm
 from radixlm.models.model_config import ModelConfig
@@ -70,6 +71,7 @@ class CausalLM:
         self.norm = make_norm(config, options)
         self.head = LMHead(self.embedding, tied=config.tie_word_embeddings)
         self._few_tokens: FewTokens | None = None
+        self._taken: TakenStates | None = None
 
     def forward(
         self,
@@ -101,10 +103,17 @@ class CausalLM:
         if self.inputs is not None:
             given = self.inputs(token_ids, hidden)
 
+        taken = self._taken
+        if taken is not None:
+            taken.begin(token_ids.numel())
+
         def through() -> Tensor | None:
             part: Tensor | None = None
-            for layer, kind, its in zip(self.layers, self._turning, given, strict=False):
+            each = zip(self.layers, self._turning, given, strict=False)
+            for index, (layer, kind, its) in enumerate(each):
                 part = layer(hidden, its, part, rotations[kind], attend, at, multiply, states)
+                if taken is not None:
+                    taken.take(index, hidden, part)
             return part
 
         if few is not None and isinstance(attend, CpuAttention):
@@ -140,6 +149,11 @@ class CausalLM:
             turning = len(self.rotaries) * config.head_dim
             sizes = hidden, turning, hidden, heads + 2 * kv, heads, gated, hidden
             self._few_tokens = FewTokens(sizes, self._options)
+
+    def take(self, layers: Sequence[int]) -> TakenStates:
+        """Take in each step from now on what tokens are after these layers. Once."""
+        self._taken = TakenStates(layers, self.config.hidden_size, MOST_TOKENS, self._options)
+        return self._taken
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """All products, in the order in which they are computed, and where their names begin."""

@@ -70,13 +70,15 @@ def _step(element: int) -> Any:
     return ir.Constant(_INT64, MOST_LANES * element)
 
 
-_NormArguments = namedtuple("_NormArguments", "counters rows width hidden added weight out eps")
+_NormArguments = namedtuple(
+    "_NormArguments", "counters rows width hidden added weight out stride eps"
+)
 
 
 @compiled(_NormArguments)
 def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     """hidden += added (0: nothing), then out = hidden / rms(hidden) * weight; eps: the bits of a
-    float32.
+    float32. Rows of out are `stride` bytes apart.
     """
     element = 2 if bfloat16 else 4
 
@@ -116,7 +118,7 @@ def norm_kernel(*, bfloat16: bool) -> Callable[[Any], None]:
     @inner
     def norm(args: _NormArguments, row: int) -> None:
         size = args.width * element
-        hidden, out = args.hidden + row * size, args.out + row * size
+        hidden, out = args.hidden + row * size, args.out + row * args.stride
         added = (args.added + row * size) * (args.added != 0)
         mean = add_squares(hidden, added, size) / np.float32(args.width)
         factor = np.float32(1) / np.sqrt(mean + float_of_bits(np.int32(args.eps)))

@@ -25,8 +25,10 @@ from radixlm.layers.lora import Adapted
 from radixlm.layers.step_states import NO_STATES, StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.memory.state_pool import StatePool
+from radixlm.models.draft_head import DraftHead
 from radixlm.models.model_config import ModelConfig
 from radixlm.runner.adapter_shelf import AdapterShelf
+from radixlm.runner.draft_heads import HeadDrafter
 from radixlm.runner.logits_processors import forbid_kernel
 from radixlm.runner.sampler import sample, token_logprobs
 
@@ -155,7 +157,7 @@ class ModelRunner:
 
     deterministic: attention gives a token the same bits in any company; ConfigError where there is
     no such. The same of products was decided when the model was packed. adapters: those that rows
-    may have. draw: chooses tokens, as `sample` does.
+    may have. draw: chooses tokens, as `sample` does. head: drafts, and has a layer of the pool.
     """
 
     def __init__(
@@ -170,7 +172,10 @@ class ModelRunner:
         sound: Sound | None = None,
         states: StatePool | None = None,
         draw: Draw = sample,
+        head: DraftHead | None = None,
     ) -> None:
+        self._head = None if head is None else HeadDrafter(head, kv_pool, req_to_token)
+        kv_pool = kv_pool.model_layers()
         self._states = states
         self._draw = draw
         self._sound = kv_pool.sound if sound is None else sound
@@ -212,6 +217,9 @@ class ModelRunner:
             if (row.samples and tokens[place] is None)
             or any(isnan(entry.logprob) for entry in prompt_logprobs.get(place, ()))
         ]
+        ahead: dict[int, tuple[int, ...]] = {}
+        if self._head is not None:
+            ahead = self._head.step(batch, forward.slots, drawn)
         return StepResult(
             tokens=tuple(tokens),
             more=MappingProxyType({i: its[1:] for i, its in drawn.items() if its[1:]}),
@@ -220,6 +228,7 @@ class ModelRunner:
             failed=MappingProxyType({place: self._failure(batch.rows[place]) for place in failed}),
             kv_bytes_read=self._bytes_read(plan),
             kv_bytes_of_rows=self._bytes.total() * plan.kv_tokens_of_rows,
+            ahead=MappingProxyType(ahead),
         )
 
     def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:

@@ -11,12 +11,15 @@ from radixlm.core.batch import NewTokens, ScheduledBatch
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Slots
 from radixlm.drafts.draft import Draft, DraftSource
+from radixlm.drafts.head import AS_SURE, DraftedAhead
 from radixlm.scheduler.draft_policy import DraftPolicy
 from radixlm.scheduler.state import Counters, RequestState, counted
 
 GRAMMAR = "grammar"
 # Drafted tokens of a step, which all have logits: 4 bytes x vocabulary each.
 MOST_IN_STEP = 256
+# Steps between drafts of a head that are not computed, to be compared.
+_COMPARED = 64
 # A namespace, all tokens that a request has in it, how many of them are new.
 Wrote = Callable[[Hashable, Sequence[int], int], None]
 
@@ -51,9 +54,9 @@ class Drafting:
 
     sources: of these and a request's own prediction, the draft is taken of which most tokens are
     expected to be drawn. most: tokens of a draft. policy: how much of them is computed; without one
-    all, of the longest match. wrote: hears of tokens that
-    requests have now. short_length: see
-    `Namespace.of_length`: no draft crosses it, since what comes after it is computed anew.
+    all, of the longest match. wrote: hears of tokens that requests have now. short_length: see
+    `Namespace.of_length`: no draft crosses it, since what comes after it is computed anew. head:
+    the source whose drafts the runner makes, after a step for the next one; empty: there is none.
     """
 
     def __init__(
@@ -65,7 +68,11 @@ class Drafting:
         wrote: Wrote = lambda *_: None,
         short_length: int | None = None,
         clock: Clock | None = None,
+        head: str = "",
     ) -> None:
+        self._head = head
+        self._ahead = self._unasked = 0
+        self._asked: Collection[RequestState] = ()
         self._sources = sources
         self._most = most
         self._policy = policy
@@ -86,6 +93,9 @@ class Drafting:
         self._drafts.clear()
         self._left_out.clear()
         self._began = None
+        for state in self._asked:
+            state.ahead = 0
+        self._ahead, self._asked = 0, ()
 
     def force(self, state: RequestState, budget: int) -> int:
         """Put what its grammar forces behind a request's last token; returns how many tokens."""
@@ -110,6 +120,10 @@ class Drafting:
             if draft.tokens and (slots := self._lent(state, draft)) is not None:
                 parts[state] = slots
                 budget -= len(draft.tokens)
+        if self._head and parts:
+            self._ahead, self._asked = self._wanted_of_head(len(parts)), [*parts]
+        for state in self._asked:
+            state.ahead = self._ahead if state.guesses else 0
         self._began = self._clock.now()
 
     def computed(self, batch: ScheduledBatch) -> None:
@@ -117,6 +131,8 @@ class Drafting:
         if self._began is not None and self._policy is not None and batch.rows:
             drafted = sum(row.drafted for row in batch.rows)
             seconds = self._clock.now() - self._began
+            if self._head and (drafted > 0) != (self._ahead > 0):
+                return  # drafts begin, or end: no step is like that one again
             self._policy.costs.learn(len(batch.rows), drafted, seconds)
 
     def took(self, state: RequestState, new: Sequence[int]) -> None:
@@ -127,6 +143,10 @@ class Drafting:
         if new and self._policy is not None and (draft := self._left_out.pop(state, None)):
             first = draft._replace(tokens=draft.tokens[:1])
             self._policy.learn(first, int(first.tokens[0] == new[0]))
+
+    def heard(self, state: RequestState, tokens: tuple[int, ...], after: int) -> None:
+        """Keep what a head drafted after a number of tokens of a request, for its next step."""
+        state.drafted = DraftedAhead(self._head, after, tokens) if tokens else None
 
     def spoiled(self, state: RequestState) -> bool:
         """Whether numbers of its row that are not finite may be its draft's. It goes on from before
@@ -155,6 +175,19 @@ class Drafting:
         state.drafts = counted(state.drafts, draft, accepted)
         return accepted
 
+    def _wanted_of_head(self, requests: int) -> int:
+        """How many tokens a head is to draft for each request, as many as would pay in a step.
+        While none do, one is drafted from time to time, to be compared.
+        """
+        most = min(self._most, self._left // requests)
+        if self._policy is None:
+            return most
+        each = Draft((0,) * most, self._head, AS_SURE)
+        pays = most > 0 and self._policy.may_pay(requests, most)
+        wanted = max(self._policy.choose([each] * requests, requests)) if pays else 0
+        self._unasked = 0 if wanted else self._unasked + 1
+        return wanted or int(most > 0 and not self._unasked % _COMPARED)
+
     def _chosen(
         self, states: Collection[RequestState], budget: int
     ) -> Iterator[tuple[RequestState, Draft]]:
@@ -178,8 +211,8 @@ class Drafting:
         if most < 1 or not state.guesses:
             return None
         asked = state.namespace, state.known.data, most
-        sources = [*([state.prediction] if state.prediction else ()), *self._sources]
-        made = [each.propose(*asked) for each in sources]
+        sources = state.prediction, state.drafted, *self._sources
+        made = [each.propose(*asked) for each in sources if each is not None]
         draft = max(filter(None, made), key=self._worth, default=None)
         guide = self._guides.get(state.request.request_id)
         if draft is None or guide is None:

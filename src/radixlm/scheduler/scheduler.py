@@ -187,6 +187,7 @@ class Scheduler:
                 self.fairness.charge(state.request.tenant, accepted)
             state.running_lease.pass_by(state.computed)
             if drawn:
+                self.drafting.heard(state, result.ahead.get(index, ()), row.known + len(drawn))
                 news.append(self._take(state, new, result.logprobs.get(index, ())))
         return news
 

@@ -24,6 +24,7 @@ from radixlm.core.request import (
     TokenLogprob,
 )
 from radixlm.drafts.draft import Draft
+from radixlm.drafts.head import DraftedAhead
 from radixlm.drafts.prediction import PredictedText
 
 NO_TOKENS = NewTokens(())
@@ -129,7 +130,8 @@ class RequestState:
     branch: how many tokens agreed when it was admitted; the state after them was lacking if it had
     to compute some of these. restored: the tokens of it that were read while it waited, [first,
     stop), and from where, in order. computed_because: why what is stored of it is not read.
-    drafts: see RequestOutput. guesses: whether tokens are drafted that might be wrong.
+    drafts: see RequestOutput. ahead: how many tokens a head is to draft after this step; drafted:
+    what it did after the last one. guesses: whether tokens are drafted that might be wrong.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
@@ -155,6 +157,8 @@ class RequestState:
     drafts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     guesses: bool = True
     prediction: PredictedText | None = None
+    ahead: int = 0
+    drafted: DraftedAhead | None = None
     moved: int = 0
     kept: int = 0
     branch: int = 0
@@ -321,5 +325,6 @@ def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
         segments=lease.segments(),
         samples=stop >= state.n_tokens,
         drafted=max(stop - state.n_tokens, 0),
+        ahead=state.ahead,
         **lease.row_fields(),
     )

@@ -185,7 +185,9 @@ def _head(path: Path, most: int) -> bytes:
         return b""
 
 
-DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
+DEMO_MODEL = Path(__file__).resolve().parent.parent / "demo_model"
+# The draft head of it.
+DEMO_HEAD = DEMO_MODEL / "eagle3"
 
 
 def resolve_model(model: str | None) -> Path:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from radixlm.bench.agent_traces import read_traces
 from radixlm.bench.bench_commands import command
 from radixlm.bench.draft_workloads import of_trace
+from radixlm.bench.drafts_run import Played
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import Key
 from radixlm.testing.checkpoints import write_random_checkpoint
@@ -72,6 +73,12 @@ def test_no_stream_hears_what_another_is_to_answer(traces: Path) -> None:
         assert part.call.answer is not None
         text = np.concatenate((part.call.prompt, part.call.answer))
         assert all(piece.tokens.size < text.size for piece in part.heard)
+
+
+def test_drafts_are_right_by_place() -> None:
+    """Of steps that draft two, two and no tokens, of which two, none and none are right."""
+    played = Played(0, 0.0, 0.0, (3, 1, 1), (2, 2, 0), ())
+    assert played.right_by_place() == [50.0, 100.0]
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:

@@ -42,7 +42,10 @@ def test_a_corpus_is_drafted_from(tmp_path: Path) -> None:
     [
         ({"draft_corpus": "texts"}, "--draft-corpus has no use"),
         ({"draft_corpus": "nowhere", "speculative_algorithm": "tree"}, "can not be read"),
-        ({"speculative_algorithm": "eagle3"}, "eagle3 is not there yet"),
+        (
+            {"speculative_algorithm": "tree", "speculative_draft_model_path": "head"},
+            "--speculative-draft-model-path has no use",
+        ),
         ({"speculative_algorithm": "mtp"}, "mtp is not there yet"),
         ({"speculative_algorithm": "medusa"}, "--speculative-algorithm"),
         ({"speculative_num_draft_tokens": 0}, "--speculative-num-draft-tokens"),

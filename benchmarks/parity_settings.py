@@ -160,17 +160,20 @@ STATE_SETTINGS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """equal + ties + different == prompts. ties: first difference where the gap is below TIE."""
+    """equal + ties + different == prompts. ties: first difference where the gap is below TIE.
+    refused: why the engine does not run this model so; there are no counts then.
+    """
 
     setting: str
-    equal: int
-    ties: int
-    different: int
-    retractions: int
-    preemptions: int
-    cached: int
-    drafted: int
-    accepted: int
+    equal: int = 0
+    ties: int = 0
+    different: int = 0
+    retractions: int = 0
+    preemptions: int = 0
+    cached: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    refused: str = ""
 
 
 def make_prompts(count: int, vocab_size: int, seed: int = 0) -> list[list[int]]:

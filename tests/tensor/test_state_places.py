@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from radixlm import Engine, SamplingParams
+from radixlm.assembly import loading
 from radixlm.core.errors import ConfigError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace, RequestOutput
@@ -143,7 +144,13 @@ def test_no_room_for_a_checkpoint_is_said_at_once(model: Path) -> None:
         opened(model, host_kv_tokens=BLOCK)
 
 
-def test_states_without_keys_and_values_are_refused(tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path, "mamba2")
-    with pytest.raises(ConfigError, match="without keys and values are not stored yet"):
-        Engine(str(folder), kv_tokens=1_000, host_kv_tokens=256, dtype="float32")
+@pytest.mark.parametrize("flags", [{"host_kv_tokens": 256}, {"disk_cache": "there"}])
+def test_states_without_keys_and_values_are_refused(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the weights are read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loading, "make_model", lambda *_, **__: pytest.fail("weights are read"))
+    name = "--" + next(iter(flags)).replace("_", "-")
+    with pytest.raises(ConfigError, match=f"{name} does not store the states of mamba2 yet"):
+        Engine(str(make_checkpoint(tmp_path / "m", "mamba2")), kv_tokens=1_000, **flags)

@@ -24,6 +24,7 @@ from radixlm.models.model_config import ModelConfig
 from radixlm.text.model_folder import loadable
 
 _NOT_WITH_STATES = ("tp_size", "lora_paths")
+_PLACES = ("host_kv_tokens", "disk_cache")
 
 
 def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device, torch.dtype]:
@@ -61,6 +62,12 @@ def _check_states(config: EngineConfig, model: ModelConfig) -> None:
         if getattr(config, name) != EngineConfig.__dataclass_fields__[name].default:
             flag = option_name(name)
             raise ConfigError(f"{flag} does not know the states of {model.model_type} yet")
+    for name in _PLACES if set(model.mixers) == {"state"} else ():
+        if getattr(config, name):
+            raise ConfigError(
+                f"{option_name(name)} does not store the states of {model.model_type} yet, a model "
+                "without keys and values"
+            )
 
 
 def _check_latents(config: EngineConfig, model: ModelConfig) -> None:

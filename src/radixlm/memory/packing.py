@@ -131,7 +131,7 @@ class PoolBlocks:
 
     nbytes: of a block. window_bytes: of its second part, 0 where all layers have the same slots.
     states: how these are stored. state_bytes: of one. Raises ConfigError for a block that the pool
-    does not hold, and for states of a model of which no token keeps anything.
+    does not hold.
     """
 
     def __init__(
@@ -152,11 +152,6 @@ class PoolBlocks:
         self._states = _StateRows(state_pool, block_tokens, self._full.width)
         self.state_bytes = self._states.state_bytes
         self.states = StateBlocks(block_tokens, self._states.count)
-        if self.state_bytes and not self._states.count:
-            raise ConfigError(
-                "states of a model without keys and values are not stored yet (--host-kv-tokens, "
-                "--disk-cache)"
-            )
         on_gpu = self._device.type == "cuda"
         # Copies pass what is computed.
         self._stream = torch.cuda.Stream(self._device) if on_gpu else None

@@ -121,7 +121,9 @@ def test_pings_stand_between_events(path: str) -> None:
         asyncio.run(each.close())
     assert came.count(ping) > plain.count(ping)
     events = [text for text in came.split("\n\n") if text + "\n\n" != ping]
-    assert len(events) == len([text for text in plain.split("\n\n") if text + "\n\n" != ping])
+    # Of a quick engine several tokens may come in one.
+    assert len(events) >= len([text for text in plain.split("\n\n") if text + "\n\n" != ping])
+    assert all(text.startswith(("data:", "event:")) for text in events if text)
     assert came.endswith(plain[-14:])
 
 

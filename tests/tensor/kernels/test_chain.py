@@ -44,6 +44,7 @@ def test_what_is_renewed_comes_from_the_new_worker() -> None:
             weight=weight.data_ptr(),
             hidden=hidden.data_ptr(),
             out=out.data_ptr(),
+            stride=out.stride(0) * out.element_size(),
         )
 
     first, second = worker(x), worker(other := 2 * torch.randn(2, _SIZE) + 1)

@@ -185,14 +185,15 @@ def _speeds(model: str, of_format: str, name: str, rows: list[Run]) -> str:
 def memory_table(runs: list[Run]) -> str:
     """What weights take once they are loaded, and what loading takes at most, of each last run."""
     lines = [
-        "| model | weights | held, MB | most while loading, MB | of that | a tiny model's, MB |",
+        "| model | weights | MB | most while loading, MB | of what stays | of the weights |",
         "|---|---|---|---|---|---|",
     ]
     last = {(run["model"], name): row for run in runs for name, row in run["memory"].items()}
     lines += [
         f"| {model} | `{name}` | {row['held_mb']:,.0f} | {row['peak_mb']:,.0f} "
-        f"| {row['peak_over_held']:.2f} | {row['tiny_mb']:,.0f} |"
+        f"| {row['peak_over_stays']:.2f} | {row['without_tiny']:.2f} |"
         for (model, name), row in last.items()
+        if "peak_over_stays" in row
     ]
     return "\n".join(lines) + "\n"
 

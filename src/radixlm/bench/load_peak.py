@@ -1,4 +1,4 @@
-"""Prints by how many bytes the most memory of this process grows when it loads an engine.
+"""Prints by how many bytes this process grows when it loads an engine, at most and for good.
 
     python load_peak.py FOLDER '{"quantization": "int8"}'
 
@@ -19,18 +19,18 @@ _KV_TOKENS = 16
 
 def main() -> None:
     folder, flags = sys.argv[1:]
-    before = _peak()
+    before = _memory()
     with Engine(folder, kv_tokens=_KV_TOKENS, context_length=_KV_TOKENS, **json.loads(flags)):
-        print(_peak() - before)
+        after = _memory()
+    print(*(now - then for now, then in zip(after, before, strict=True)))
 
 
-def _peak() -> int:
-    """The peak memory of this process, not by getrusage: there a process begins with the peak of
-    the one that started it.
+def _memory() -> list[int]:
+    """The most memory of this process, and what it has now; not by getrusage: there a process
+    begins with the peak of the one that started it.
     """
     status = Path("/proc/self/status").read_text(encoding="ascii")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return 1024 * int(found[1]) if found else 0
+    return [1024 * int(size) for size in re.findall(r"(?:VmHWM|VmRSS):\s+(\d+) kB", status)]
 
 
 if __name__ == "__main__":

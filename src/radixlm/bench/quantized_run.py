@@ -326,8 +326,15 @@ def _bytes_in(path: Path, *, tied: bool) -> int:
     return sum(int(each.n_bytes) for each in tensors if tied or each.name != "token_embd.weight")
 
 
-def load_peak(model: Path, flags: Mapping[str, Any]) -> int:
-    """Bytes by which the most memory of a fresh process grows when it loads an engine."""
+class Growth(NamedTuple):
+    """Bytes by which a fresh process grows when it loads an engine."""
+
+    most: int
+    stays: int
+
+
+def growth(model: Path, flags: Mapping[str, Any]) -> Growth:
+    """Load a model in a fresh process, with the smallest KV pool."""
     command = [sys.executable, str(_PEAK), str(model), json.dumps(dict(flags))]
     said = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
-    return int(said.stdout.splitlines()[-1])
+    return Growth(*map(int, said.stdout.splitlines()[-1].split()))

@@ -3,7 +3,7 @@
 A code is widened to bfloat16, which holds each E4M3 and E2M1 number exactly: two tables give the
 bytes of that, which are brought side by side. Of NF4 and FP4 it is the nearest one, and with rows
 in float32 another is added that stands for most of the rest. So units of a panel have
-another order here than in `quantized_strips`: of four outputs the first two inputs of each come
+another order here than in `quantized_units`: of four outputs the first two inputs of each come
 first, then the other two.
 
     codes   a0 a1 b0 b1 c0 c1 d0 d1 | a2 a3 ..   ->   (a0 a1) (b0 b1) (c0 c1) (d0 d1),  (a2 a3) ..
@@ -26,17 +26,10 @@ from numba.core import cgutils
 from radixlm.kernels.bytes import bfloat16_bytes, e4m3_bytes, halves_of_bytes, looked_up
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, order_of, prefetch_line
-from radixlm.products.panel_products import rows_until
+from radixlm.products.panel_strips import rows_until
 from radixlm.products.quantized import LEVELS
-from radixlm.products.quantized_strips import (
-    AHEAD_BYTES,
-    LANES,
-    LINE,
-    UNIT,
-    VECTORS,
-    StripKind,
-    put_row,
-)
+from radixlm.products.quantized_strips import AHEAD_BYTES, LINE, put_row
+from radixlm.products.quantized_units import LANES, UNIT, VECTORS, StripKind
 
 _INT64 = ir.IntType(64)
 # Inputs of one sum, where no scale ends it: more of them would wait for each other.

@@ -39,7 +39,7 @@ from radixlm.kernels.vectors import (
     words,
 )
 from radixlm.products.compiled import TensorOptions
-from radixlm.products.panel_products import rows_until
+from radixlm.products.panel_strips import rows_until
 
 _INT64 = ir.IntType(64)
 _VECTORS = MOST_LANES // VECTOR_LANES

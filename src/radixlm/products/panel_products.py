@@ -25,36 +25,27 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from torch import Tensor
 
 from radixlm.kernels.amx import TILE_UNITS, has_tiles
 from radixlm.kernels.huge_pages import huge_pages
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker, team
-from radixlm.kernels.strips import UNIT_BYTES, VECTOR_LANES, Strip, widen, widen_pairs
-from radixlm.kernels.vectors import (
-    Lanes,
-    emitted,
-    has_bfloat16,
-    inner,
-    offset,
-    prefetch_line,
-    processor_has,
-    take_unit,
-    thread_number,
+from radixlm.kernels.strips import UNIT_BYTES, VECTOR_LANES, widen
+from radixlm.kernels.vectors import inner, processor_has, take_unit, thread_number
+from radixlm.products.compiled import GateKind
+from radixlm.products.panel_strips import (
+    FEW_SUMS,
+    LEAST_WIDENED,
+    make_vector_rows,
+    widened_size,
+    widens_rows,
 )
-from radixlm.products.compiled import GateKind, gate_product
 from radixlm.products.tile_products import TILE_VECTORS, make_tile_rows
 
 Form = Literal["tiles", "vectors"]
-# Vectors of a panel; sums of a strip, such that they stay in registers.
-_STRIP_VECTORS, _SUMS = 3, 24 if processor_has("avx512f") else 12
-# The same of a strip of so few rows that memory is what it waits for. One row has them by meeting
-# several panels at once: a sum waits for the product before it.
-_FEW_SUMS = 6
+# Vectors of a panel.
+_STRIP_VECTORS = 3
 # Rows of a unit; fewer where threads would have fewer units than this.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT = 256, 32
 _UNITS_PER_THREAD, _LEAST_UNITS = 2, 4
@@ -63,11 +54,8 @@ _PANELS_PER_UNIT = 16
 _FEW_ROWS, _FEW_ROWS_UNITS = 64, 8
 # They stay in the second cache, beside their rows.
 _CACHED_BYTES = 768 << 10
-# As few rows do not pay for widening a panel. Of widened rows and panels a unit has these.
-_LEAST_WIDENED, _WIDENED_BYTES, _WIDENED_PANELS = 8, 1 << 20, 8
-# A panel is fetched this far ahead of where it is read.
-_AHEAD_BYTES = 2048
-_INT64 = ir.IntType(64)
+# Of widened rows and panels a unit has these.
+_WIDENED_BYTES, _WIDENED_PANELS = 1 << 20, 8
 
 
 def forms_of(weight: Tensor, *, gated: bool = False) -> tuple[Form, ...]:
@@ -88,11 +76,6 @@ def forms_of(weight: Tensor, *, gated: bool = False) -> tuple[Form, ...]:
         return ()
     tiles = has_tiles() and inputs // 2 % TILE_UNITS == 0
     return ("tiles", "vectors") if tiles else ("vectors",)
-
-
-def _widens(*, pairs: bool) -> bool:
-    """Whether rows are widened before they meet a panel: nothing multiplies its pairs."""
-    return pairs and not has_bfloat16()
 
 
 class PanelProduct:
@@ -124,14 +107,14 @@ class PanelProduct:
         lanes, numbers = vectors * VECTOR_LANES, 2 if pairs else 1
         self._panels, self._bias = _packed(weight, bias, lanes, numbers)
         fit = max(_CACHED_BYTES * self._panels.shape[0] // self._panels.nbytes, 1)
-        most = {"tiles": _PANELS_PER_UNIT, "vectors": _FEW_SUMS // vectors}
+        most = {"tiles": _PANELS_PER_UNIT, "vectors": FEW_SUMS // vectors}
         self._most = {form: min(most[form], fit) for form in forms}
         self._team = team()
         self._kernel = functools.partial(
             product_kernel, vectors=vectors, pairs=pairs, halves=dtype == torch.bfloat16
         )
         self._units = inputs // numbers
-        self._widens = _widens(pairs=pairs)
+        self._widens = widens_rows(pairs=pairs)
         self._workers = self._workers_of(forms, gate)
 
     def _workers_of(self, forms: Iterable[Form], gate: GateKind | None) -> dict[Form, Worker]:
@@ -181,7 +164,7 @@ class PanelProduct:
     def _unit(self, rows: int, form: Form) -> tuple[int, int]:
         """Rows and panels of a unit of work."""
         panels, threads = self._panels.shape[0], self._team.size
-        if not self._widens or form == "tiles" or rows < _LEAST_WIDENED:
+        if not self._widens or form == "tiles" or rows < LEAST_WIDENED:
             return _unit(rows, panels, self._most[form], threads)
         most = max(_WIDENED_BYTES // (2 * self._units * UNIT_BYTES), _LEAST_ROWS_PER_UNIT)
         return min(rows, most), min(-(-panels // (_LEAST_UNITS * threads)), _WIDENED_PANELS)
@@ -235,113 +218,6 @@ def _packed(weight: Tensor, bias: Tensor | None, lanes: int, numbers: int) -> tu
     return panels, biases
 
 
-def _make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind | None) -> Any:
-    """rows(args, begin, count, first, last, ahead, scratch): see `product_kernel`."""
-    lanes, element, height = vectors * VECTOR_LANES, 2 if halves else 4, _SUMS // vectors
-    columns, low = lanes // 2 if gate else lanes, _FEW_SUMS // vectors
-    bias_bytes = lanes * UNIT_BYTES
-    make = functools.partial(_make_vector_strip, vectors, halves=halves, gate=gate)
-    tall, short = (make(each, pairs=pairs) for each in (height, low))
-    one = make(1, panels=low, pairs=pairs)
-    wide = make(height, pairs=False)
-    widens = _widens(pairs=pairs)
-
-    @inner
-    def rows(
-        args: Any, begin: int, count: int, first: int, last: int, _ahead: int, scratch: int
-    ) -> None:
-        units, x, x_stride = args.units, args.x + begin * args.x_stride, args.x_stride
-        stride, panel_bytes = args.stride, units * lanes * UNIT_BYTES
-        widened = widens and count >= _LEAST_WIDENED
-        if widens:
-            x, x_stride = scratch, 2 * units * UNIT_BYTES
-        if count == 1:
-            whole = min(last, args.outputs // columns)
-            while first + low <= whole:
-                weights, bias = args.panels + first * panel_bytes, args.bias + first * bias_bytes
-                into = args.into + begin * stride + first * columns * element
-                one(x, 0, 0, weights, units, bias, into, 0)
-                first += low
-        for panel in range(first, last):
-            column = min(panel * columns, args.outputs - columns)
-            weights = args.panels + panel * panel_bytes
-            bias = args.bias + panel * bias_bytes
-            if widened:
-                place = scratch + args.height * x_stride
-                widen_pairs(weights, units, lanes, place)
-                weights = place
-            for row in range(0, count, height):
-                at, beyond = x + row * x_stride, count - 1 - row
-                into = args.into + (begin + row) * stride + column * element
-                if widened:
-                    wide(at, x_stride, beyond, weights, 2 * units, bias, into, stride)
-                elif beyond < low:
-                    short(at, x_stride, beyond, weights, units, bias, into, stride)
-                else:
-                    tall(at, x_stride, beyond, weights, units, bias, into, stride)
-
-    return rows
-
-
-def widened_size(height: int, lanes: int, units: int) -> int:
-    """Bytes of a thread's widened rows and panel."""
-    return 2 * units * UNIT_BYTES * (height + lanes)
-
-
-def _make_vector_strip(
-    vectors: int, height: int, *, panels: int = 1, pairs: bool, halves: bool, gate: GateKind | None
-) -> Any:
-    """strip(x, x_stride, last, panel, units, bias, into, stride): `height` rows at x times some
-    panels; rows beyond the `last` one are that one again, and leave the same result in the same
-    place.
-
-    pairs: units are pairs of bfloat16 numbers; halves: results are bfloat16.
-    """
-    panel_row = vectors * VECTOR_LANES * UNIT_BYTES
-    result_row = panel_row // (2 if halves else 1) // (2 if gate else 1)
-
-    @emitted(types.void, *[types.int64] * 8)
-    def strip(builder: ir.IRBuilder, *values: Any) -> None:
-        def through(ops: Lanes, row: list[Any]) -> list[Any]:
-            return [gate_product(builder, ops, gate, *row, coarse=halves)] if gate else row
-
-        x, x_stride, last, panel, units, bias, into, stride = values
-        widened = _widens(pairs=pairs)
-        make = functools.partial(Strip, pairs=pairs, lanes=VECTOR_LANES, widened=widened)
-        sums = [make(builder, height, vectors) for _ in range(panels)]
-        starts = [panel]
-        for n, each in enumerate(sums):
-            each.take_one(builder.add(bias, ir.Constant(_INT64, n * panel_row)))
-            starts.append(offset(builder, starts[n], units, panel_row))
-        x_rows = rows_until(builder, x, x_stride, last, height)
-        with cgutils.for_range(builder, units) as loop:
-            for start, _ in zip(starts, sums, strict=False):
-                ahead = builder.add(start, ir.Constant(_INT64, _AHEAD_BYTES))
-                ahead = offset(builder, ahead, loop.index, panel_row)
-                for line in range(0, panel_row, 64):
-                    prefetch_line(builder, builder.add(ahead, ir.Constant(_INT64, line)))
-            for start, each in zip(starts, sums, strict=False):
-                each.add(x_rows, start, ir.Constant(_INT64, panel_row), loop.index)
-        rows = rows_until(builder, into, stride, last, height)
-        for n, each in enumerate(sums):
-            places = [builder.add(row, ir.Constant(_INT64, n * result_row)) for row in rows]
-            each.store(places, bfloat16=halves, join=through)
-
-    return strip
-
-
-def rows_until(
-    builder: ir.IRBuilder, address: Any, stride: Any, last: Any, count: int
-) -> list[Any]:
-    """The addresses of `count` rows; those beyond the `last` one are that one again."""
-    made = []
-    for row in range(count):
-        number = ir.Constant(_INT64, row)
-        place = builder.select(builder.icmp_signed("<", number, last), number, last)
-        made.append(builder.add(address, builder.mul(stride, place)))
-    return made
-
-
 _Arguments = namedtuple(
     "_Arguments",
     "counters rows units outputs x x_stride panels bias into stride scratch height width",
@@ -360,9 +236,9 @@ def product_kernel(
     if form == "tiles":
         multiply = make_tile_rows(halves=halves, gate=gate)
     else:
-        multiply = _make_vector_rows(vectors, pairs=pairs, halves=halves, gate=gate)
+        multiply = make_vector_rows(vectors, pairs=pairs, halves=halves, gate=gate)
     lanes, own_size = vectors * VECTOR_LANES, inner(widened_size)
-    widens = form == "vectors" and _widens(pairs=pairs)
+    widens = form == "vectors" and widens_rows(pairs=pairs)
     columns = lanes // 2 if gate else lanes
 
     def product(args: _Arguments) -> None:

@@ -17,8 +17,8 @@ from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import halves, inner, over_rows, words
 from radixlm.products.float_strips import NEAR
 from radixlm.products.quantized import QuantizedWeight
-from radixlm.products.quantized_strips import LANES, UNIT, StripKind
 from radixlm.products.quantized_tiles import STEP
+from radixlm.products.quantized_units import LANES, UNIT, StripKind
 
 _PANELS_AT_ONCE = 64
 # Of float32, denormal numbers left out.

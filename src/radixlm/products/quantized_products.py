@@ -40,14 +40,17 @@ from radixlm.products.float_strips import make_float_strip
 from radixlm.products.panel_products import Form
 from radixlm.products.quantized import MIDDLE, QuantizedWeight
 from radixlm.products.quantized_panels import laid_out
-from radixlm.products.quantized_strips import LANES, LINE, UNIT, StripKind, make_strip
+from radixlm.products.quantized_strips import LINE, make_strip
 from radixlm.products.quantized_tiles import knows_tiles, make_tile_rows
+from radixlm.products.quantized_units import LANES, UNIT, StripKind, make_unpack
 
 # Rows of a strip, such that its sums stay in registers, the most first.
 _HEIGHTS = (8, 4, 1) if VECTOR_LANES == MOST_LANES else (4, 2, 1)
 # Rows of a unit of work whose codes stay in the second cache.
 _ROWS_PER_UNIT, _LEAST_ROWS_PER_UNIT, _CODES_BYTES = 192, 24, 512 << 10
 _UNITS_PER_THREAD, _LEAST_UNITS = 4, 4
+# Fewer rows do not pay for unpacking a panel.
+_LEAST_UNPACKED = 32
 # Of x. Of more inputs in a group the sums of bytes might not fit 32 bits.
 DTYPES = torch.float32, torch.bfloat16
 _MOST_INPUTS = 2**31 // (127 * 255)
@@ -189,11 +192,19 @@ class QuantizedProduct:
         """Prepare for calls with that many rows and threads, until there are others."""
         height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
         if self._kind.are_bytes:
-            self._room = threads * height * row_size(self._inputs, self._groups) + LINE
+            own = height * row_size(self._inputs, self._groups)
+            if unpacks_panels(self._kind):
+                own += self._inputs * LANES
+            self._room = threads * own + LINE
         self._ready = rows, threads
         self._worker = self._workers[self._form_for(rows)]
         arguments = self._worker.arguments
         arguments.rows, arguments.height, arguments.width = rows, height, width
+
+
+def unpacks_panels(kind: StripKind) -> bool:
+    """Whether many rows meet a panel whose codes are bytes, made once for all of them."""
+    return kind.are_bytes and kind.bits < 8
 
 
 def row_size(inputs: int, groups: int) -> int:
@@ -228,6 +239,8 @@ def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
     """
     encoded_size = inner(row_size)
     multiply = make_tile_rows(kind) if form == "tiles" else _make_rows(kind)
+    unpacks = form == "vectors" and unpacks_panels(kind)
+    multiply_many = _make_unpacked_rows(kind) if unpacks else multiply
     encode, are_floats = _make_encode_rows(kind), not kind.are_bytes
     columns = LANES // 2 if kind.gate else LANES
 
@@ -237,7 +250,8 @@ def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
         across = -(-panels // width)
         count = across * -(-args.rows // height)
         row_bytes = encoded_size(args.inputs, args.groups)
-        codes = args.scratch + thread_number(args.counters) * height * row_bytes
+        own = height * row_bytes + (args.inputs * LANES if unpacks else 0)
+        codes = args.scratch + thread_number(args.counters) * own
         encoded, unit = -1, take_unit(args.counters)
         while unit < count:
             begin, first = unit // across * height, unit % across * width
@@ -247,7 +261,11 @@ def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
             elif begin != encoded:
                 encode(args, begin, rows, codes, row_bytes)
                 encoded = begin
-            multiply(args, begin, rows, first, min(first + width, panels), codes, row_bytes)
+            last = min(first + width, panels)
+            if rows >= _LEAST_UNPACKED:
+                multiply_many(args, begin, rows, first, last, codes, row_bytes)
+            else:
+                multiply(args, begin, rows, first, last, codes, row_bytes)
             unit = take_unit(args.counters)
 
     return product
@@ -270,6 +288,37 @@ def _make_encode_rows(kind: StripKind) -> Any:
                 encode_group(at, group, into + g * group, scales + 4 * g, sums + 4 * g)
 
     return encode
+
+
+def _make_unpacked_rows(kind: StripKind) -> Any:
+    """multiply(args, begin, rows, first, last, codes, row_bytes): as `_make_rows`, but a panel's
+    codes are unpacked once for all rows, behind the rows' own.
+    """
+    tall, low = _HEIGHTS[:2]
+    most, some = (make_strip(kind, height, unpacked=True) for height in (tall, low))
+    element, columns = 2 if kind.halves else 4, LANES // 2 if kind.gate else LANES
+    unpack = make_unpack(kind)
+
+    @inner
+    def multiply(
+        args: Any, begin: int, rows: int, first: int, last: int, codes: int, row_bytes: int
+    ) -> None:
+        sizes = row_bytes, args.inputs, args.groups, args.stride
+        units = codes + args.height * row_bytes
+        for number in range(first, last):
+            column = min(number * columns, args.outputs - columns)
+            panel = args.panels + number * args.panel_bytes
+            ends = args.ends + number * 2 * LANES * 4
+            unpack(panel, args.inputs, units)
+            for row in range(0, rows, tall):
+                x, into = codes + row * row_bytes, args.into + (begin + row) * args.stride
+                into, beyond = into + column * element, rows - row - 1
+                if beyond >= low:
+                    most(x, beyond, panel, ends, into, units, sizes)
+                else:
+                    some(x, beyond, panel, ends, into, units, sizes)
+
+    return multiply
 
 
 def _make_rows(kind: StripKind) -> Any:

@@ -29,7 +29,7 @@ from radixlm.kernels.vectors import (
 from radixlm.products.quantized import LEVELS, QuantizedWeight
 from radixlm.products.quantized_panels import laid_out
 from radixlm.products.quantized_products import QuantizedProduct, forms_of, kind_of
-from radixlm.products.quantized_strips import LANES, UNIT, StripKind
+from radixlm.products.quantized_units import LANES, UNIT, StripKind
 
 _ROWS_PER_UNIT = 4
 

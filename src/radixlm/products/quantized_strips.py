@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from llvmlite import ir
 from numba import types
@@ -15,143 +14,50 @@ from numba.core import cgutils
 
 from radixlm.kernels.bytes import (
     add_dots,
-    are_centred,
-    bits_of_bytes,
     dot_pairs,
     has_dots,
-    looked_up,
     most_paired,
-    planes_of,
     signed_bytes,
     sizes_and_signed,
     sum_pairs,
-    turn_of,
 )
 from radixlm.kernels.strips import VECTOR_LANES
 from radixlm.kernels.vectors import Lanes, emitted, offset, prefetch_line
-from radixlm.products.compiled import GateKind, gate_product
-from radixlm.products.panel_products import rows_until
-from radixlm.products.quantized import BYTES, LEVELS, MIDDLE, Numbers
+from radixlm.products.compiled import gate_product
+from radixlm.products.panel_strips import rows_until
+from radixlm.products.quantized_units import (
+    LANES,
+    UNIT,
+    VECTORS,
+    GroupPlace,
+    StripKind,
+    place_of,
+    unit_codes,
+)
 
-VECTORS = 2
-LANES = VECTORS * VECTOR_LANES
-UNIT = 4  # inputs
 LINE = 64
 # A panel is fetched this far ahead of where it is read: memory gives 38 GB/s to a core of Zen 5
 # with 8 KB, 30 with 2.
 AHEAD_BYTES = 8192
-# What codes of IQ4 stand for, with 0 in the middle of a byte.
-_UNSIGNED = [int(level) + MIDDLE[8] for level in LEVELS["iq4"]]
-# Units that are multiplied at once: fewer where a group has fewer.
-_MOST_UNITS, _LEAST_UNITS = 8, 4
-# Inputs of which sums of products of bytes fit a float32.
-_MOST_EXACT = 2**24 // (127 * 255)
 _INT64 = ir.IntType(64)
 
 
-class StripKind(NamedTuple):
-    """The kind of product that a kernel is compiled for. group: inputs that share a scale, 0: all.
-    zero: the code of 0, of what codes are looked up as. block: inputs that share a step, see
-    `QuantizedWeight`. bfloat16, halves: rows and results are. gate: see `Linear`.
-    """
-
-    bits: int
-    group: int
-    offsets: bool
-    numbers: Numbers
-    block: int
-    zero: int
-    bfloat16: bool
-    halves: bool
-    gate: GateKind | None
-
-    @property
-    def are_bytes(self) -> bool:
-        """See `QuantizedWeight`."""
-        return self.numbers in BYTES
-
-    @property
-    def turn(self) -> int:
-        """Units whose codes fill whole bytes."""
-        return turn_of(self.bits)
-
-    @property
-    def units(self) -> int:
-        """Units that are multiplied at once."""
-        return max(math.gcd(self.group // UNIT or _LEAST_UNITS, _MOST_UNITS), self.turn)
-
-    @property
-    def reach(self) -> int:
-        """The bits of what is multiplied."""
-        return 8 if self.numbers == "iq4" else self.bits
-
-    @property
-    def is_centred(self) -> bool:
-        """See `are_centred`."""
-        return are_centred(self.reach)
-
-    @property
-    def taken_off(self) -> int:
-        """The part of `zero` that is taken off sums: none where codes less 128, which is that of 0,
-        are multiplied. Sums of groups fit a float32 with and without it: both give the same bits.
-        """
-        small = self.group <= _MOST_EXACT
-        return 0 if self.is_centred and self.zero == MIDDLE[8] and small else self.zero
-
-    @property
-    def units_bytes(self) -> int:
-        """The bytes of a group's codes in a panel. 0: of a group of all inputs."""
-        return self.group // UNIT * self.unit_bits // 8
-
-    @property
-    def unit_bits(self) -> int:
-        return LANES * UNIT * self.bits
-
-    @property
-    def head_bytes(self) -> int:
-        """The bytes of a group's scales and offsets."""
-        return (1 + self.offsets) * self.scale_bytes * LANES if self.group else 0
-
-    @property
-    def scale_bytes(self) -> int:
-        """float16 in groups, where formats have few bits of them, or bytes that are multiplied by
-        steps; else they stay as they are.
-        """
-        if self.block:
-            return 1
-        return 2 if self.numbers in ("int", "iq4", "e2m1") else 4
-
-    @property
-    def step_bytes(self) -> int:
-        """The bytes of a block's steps."""
-        return (1 + self.offsets) * 2 * LANES if self.block else 0
-
-    @property
-    def groups(self) -> int:
-        """Groups of a block; where there are none, of one group by itself."""
-        return self.block // self.group if self.block else 1
-
-    @property
-    def block_bytes(self) -> int:
-        return self.step_bytes + self.groups * (self.head_bytes + self.units_bytes)
-
-
-def make_strip(kind: StripKind, height: int) -> Any:
+def make_strip(kind: StripKind, height: int, *, unpacked: bool = False) -> Any:
     """strip(x, last, panel, ends, into, sizes): `height` encoded rows times a panel; those beyond
     the `last` one are that one again. sizes: bytes of an encoded row, inputs, groups, bytes from
-    result to result.
+    result to result. unpacked: with one more argument, where `make_unpack` has left the codes.
     """
 
-    @emitted(types.void, *[types.int64] * 5, types.UniTuple(types.int64, 4))
+    @emitted(types.void, *[types.int64] * (6 if unpacked else 5), types.UniTuple(types.int64, 4))
     def strip(builder: ir.IRBuilder, *values: Any) -> None:
-        x, last, panel, ends, into, sizes = values
+        x, last, panel, ends, into, *codes, sizes = values
         row_bytes, inputs, groups, stride = (builder.extract_value(sizes, i) for i in range(4))
         rows = rows_until(builder, x, row_bytes, last, height)
         sums = _Sums(builder, kind, height)
         if kind.group:
-            sums.add_groups(rows, panel, inputs, groups)
+            sums.add_groups(rows, panel, inputs, groups, *codes)
         else:
-            sums.add_all(rows, panel, inputs)
+            sums.add_all(rows, panel, inputs, *codes)
         sums.finish(rows, ends, rows_until(builder, into, stride, last, height), inputs)
 
     return strip
@@ -170,14 +76,17 @@ class _Sums:
         make = functools.partial(cgutils.alloca_once_value, self._builder, value)
         return [[make() for _ in range(VECTORS)] for _ in range(self._height)]
 
-    def add_all(self, rows: list[Any], panel: Any, inputs: Any) -> None:
-        """One group: the sums stay integers until the end."""
+    def add_all(self, rows: list[Any], panel: Any, inputs: Any, codes: Any = None) -> None:
+        """One group: the sums stay integers until the end. codes: where they are unpacked."""
         for row, counts in zip(rows, self._counts, strict=True):
             total = self._ops.load_one(self._builder.add(row, inputs), 1)
             self._begin(counts, self._builder.bitcast(total, self._ops.integers))
-        self._add_units(rows, (panel, panel), inputs, ir.Constant(_INT64, 0))
+        self._add_units(rows, (panel, panel, codes), inputs, ir.Constant(_INT64, 0))
 
-    def add_groups(self, rows: list[Any], panel: Any, inputs: Any, groups: Any) -> None:
+    def add_groups(
+        self, rows: list[Any], panel: Any, inputs: Any, groups: Any, codes: Any = None
+    ) -> None:
+        """Sums of integers, group by group, times both scales. codes: where they are unpacked."""
         b, kind, ops = self._builder, self._kind, self._ops
         with cgutils.for_range(b, groups) as loop:
             place = place_of(b, kind, panel, loop.index)
@@ -188,7 +97,8 @@ class _Sums:
                 self._begin(counts, b.fptosi(total, ops.integers))
             ahead = offset(b, panel, loop.index, kind.block_bytes // kind.groups)
             size = ir.Constant(_INT64, kind.group)
-            self._add_units(rows, (place.units, ahead), size, first)
+            its = None if codes is None else offset(b, codes, first, LANES)
+            self._add_units(rows, (place.units, ahead, its), size, first)
             group = GroupEnds(ops, b, kind, place)
             for row, counts, sums in zip(rows, self._counts, self._sums, strict=True):
                 scale = offset(b, b.add(row, inputs), loop.index, 4)
@@ -208,21 +118,27 @@ class _Sums:
     def _add_units(self, rows: list[Any], places: Sequence[Any], size: Any, first: Any) -> None:
         """Products of `size` inputs from the row's `first` on with the units at an address.
 
-        places: that, and where what belongs to these units begins, scales too: all is fetched.
+        places: that; where what belongs to these units begins, scales too: all is fetched; and
+        where they are unpacked, if they are.
         """
         b, kind = self._builder, self._kind
+        *packed, unpacked = places
         step, inputs = kind.units * kind.unit_bits // 8, ir.Constant(_INT64, UNIT * kind.units)
         turns = max(kind.group // UNIT // kind.units, 1)
         fetched = kind.block_bytes // kind.groups // turns if kind.group else step
         with cgutils.for_range(b, b.udiv(size, inputs)) as loop:
             at, ahead = (
                 offset(b, place, loop.index, each)
-                for place, each in zip(places, (step, fetched), strict=True)
+                for place, each in zip(packed, (step, fetched), strict=True)
             )
             for line in range(0, fetched, LINE):
                 prefetch_line(b, b.add(ahead, ir.Constant(_INT64, AHEAD_BYTES + line)))
             place = b.add(first, b.mul(loop.index, inputs))
-            codes = list(unit_codes(self._ops, b, kind, at))
+            if unpacked is None:
+                codes = list(unit_codes(self._ops, b, kind, at))
+            else:
+                here = offset(b, unpacked, loop.index, kind.units * UNIT * LANES)
+                codes = list(unit_codes(self._ops, b, kind.unpacked, here))
             most = 0 if has_dots() else most_paired(kind.reach)
             for unit in range(0, len(codes), most or 1):
                 some = codes[unit : unit + (most or 1)]
@@ -256,45 +172,6 @@ class _Sums:
                 counts = [b.load(variable) for variable in self._counts[r]]
                 made = of_one_group(ops, b, kind, counts, b.add(row, inputs))
             put_row(ops, b, kind, made, ends, into)
-
-
-class GroupPlace(NamedTuple):
-    """The addresses of a group's parts in a panel: its block's steps, its own scales, its units."""
-
-    steps: Any
-    head: Any
-    units: Any
-
-
-def place_of(builder: ir.IRBuilder, kind: StripKind, panel: Any, group: Any) -> GroupPlace:
-    """The place of a group, by its number."""
-    b, count = builder, ir.Constant(_INT64, kind.groups)
-    steps = offset(b, panel, b.udiv(group, count), kind.block_bytes)
-    number, heads = b.urem(group, count), b.add(steps, ir.Constant(_INT64, kind.step_bytes))
-    units = b.add(heads, ir.Constant(_INT64, kind.groups * kind.head_bytes))
-    head = offset(b, heads, number, kind.head_bytes)
-    return GroupPlace(steps, head, offset(b, units, number, kind.units_bytes))
-
-
-def unit_codes(
-    ops: Lanes, builder: ir.IRBuilder, kind: StripKind, units: Any
-) -> Iterator[list[Any]]:
-    """The codes of each of `kind.units` units at an address, as bytes to be multiplied: vectors."""
-    turn, step = kind.turn, LANES * UNIT
-    for unit in range(kind.units):
-        begin, within = unit // turn * turn * kind.unit_bits // 8, unit % turn
-        made, into = [ops.all_integer(0)] * VECTORS, 0
-        for width in planes_of(kind.bits):
-            at = builder.add(units, ir.Constant(_INT64, begin + within * width // 8 * step))
-            for v in range(VECTORS):
-                packed = ops.load_integers(at, v * VECTOR_LANES)
-                part = bits_of_bytes(ops, builder, packed, width, within * width % 8, into)
-                made[v] = builder.or_(made[v], part)
-            begin, into = begin + turn * width // 8 * step, into + width
-        if kind.numbers == "iq4":
-            found = (looked_up(ops, builder, _UNSIGNED, codes) for codes in made)
-            made = [builder.bitcast(codes, ops.integers) for codes in found]
-        yield made
 
 
 def of_one_group(

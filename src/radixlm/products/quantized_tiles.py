@@ -18,16 +18,14 @@ from numba.core import cgutils
 from radixlm.kernels.amx import BYTES, TILE_ROWS, TILE_UNITS, TileStrip, configure, release
 from radixlm.kernels.strips import UNIT_BYTES
 from radixlm.kernels.vectors import MOST_LANES, Lanes, emitted, inner, offset
-from radixlm.products.quantized_strips import (
+from radixlm.products.quantized_strips import GroupEnds, of_one_group, put_row
+from radixlm.products.quantized_units import (
     LANES,
     UNIT,
     VECTORS,
-    GroupEnds,
     StripKind,
-    of_one_group,
     place_of,
-    put_row,
-    unit_codes,
+    unpack_units,
 )
 
 _HEIGHT = 2 * TILE_ROWS
@@ -160,7 +158,8 @@ def _make_grouped_strip(kind: StripKind, tiles: int) -> Any:
         with cgutils.for_range(builder, groups) as loop:
             codes = place_of(builder, kind, panel, loop.index).units
             if kind.bits < 8:
-                codes = _unpack(builder, kind, codes, builder.add(sums, _number(_ROOM_BYTES)))
+                packed, codes = codes, builder.add(sums, _number(_ROOM_BYTES))
+                unpack_units(builder, kind, packed, _number(kind.group), codes)
             at = offset(builder, room, builder.and_(loop.index, _number(1)), _ROOM_BYTES)
             products = TileStrip(builder, tiles, VECTORS, BYTES)
             products.clear()
@@ -206,21 +205,6 @@ def _put_rows(builder: ir.IRBuilder, kind: StripKind, now: Any, sizes: Any) -> N
         sums = [ops.load(at, v * MOST_LANES) for v in range(VECTORS)]
         here = builder.add(into, builder.mul(loop.index, stride))
         put_row(ops, builder, kind, sums, ends, here)
-
-
-def _unpack(builder: ir.IRBuilder, kind: StripKind, codes: Any, into: Any) -> Any:
-    """A group's units in bytes, at `into`."""
-    ops, units = Lanes(builder, MOST_LANES), _number(kind.units)
-    with cgutils.for_range(builder, _number(kind.group // UNIT // kind.units)) as loop:
-        number = builder.mul(loop.index, units)
-        read = builder.add(
-            codes, builder.udiv(builder.mul(number, _number(kind.unit_bits)), _number(8))
-        )
-        write = offset(builder, into, number, _UNIT_ROW)
-        for unit, vectors in enumerate(unit_codes(ops, builder, kind, read)):
-            for v, vector in enumerate(vectors):
-                ops.store(vector, write, (unit * VECTORS + v) * MOST_LANES)
-    return into
 
 
 def _vectors(ops: Lanes, at: Any) -> list[Any]:

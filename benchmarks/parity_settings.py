@@ -331,7 +331,8 @@ def logit_difference(folder: Path, prompts: Sequence[Sequence[int]], device: str
     model = load_model(checkpoint, config, dtype=torch.float32, device=where, progress=False)
     theirs = load_reference(folder)
     shape = config.n_layers, 4_096, config.n_kv_heads, config.head_dim
-    pool = KVPool(*shape, torch.float32, where, latent=config.traits.latents is not None)
+    latent, shapes = config.traits.latents is not None, config.kv_shapes
+    pool = KVPool(*shape, torch.float32, where, latent=latent, shapes=shapes)
     table = ReqToTokenPool(1, config.context_length, where)
     largest, good = 0.0, True
     for prompt in prompts:
@@ -345,7 +346,11 @@ def logit_difference(folder: Path, prompts: Sequence[Sequence[int]], device: str
         batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)
         cap = config.traits.score_cap
         backend = make_backend(
-            pool, config.n_heads, windows=config.windows, cap=cap, expansions=model.expansions
+            *(pool, config.n_heads),
+            windows=config.windows,
+            cap=cap,
+            expansions=model.expansions,
+            index=config.traits.indexer,
         )
         plan = make_plan((row,))
         attend = backend.prepare(plan, table.table, batch.slots)

@@ -186,10 +186,13 @@ class MissWindow:
 
     def _paying(self, stats: EngineStats, capacity: list[PoolSize]) -> list[str]:
         """The pool sizes that bring a point of the hit rate or more, and whether half the pool
-        would do. Only LRU's pools are known of all sizes: it is what others are measured by.
+        would do. Only LRU's pools are known of all sizes: it is what others are measured by. They
+        know nothing of states, without which what a larger pool holds is not found.
         """
         if not capacity:
             return []
+        if stats.mamba_capacity:
+            return _full_of_states(stats)
         _, first = self._samples[0]
         rate = (stats.cached_tokens - first.cached_tokens) / (
             stats.prompt_tokens - first.prompt_tokens

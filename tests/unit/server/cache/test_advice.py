@@ -144,6 +144,15 @@ def test_what_pays_is_said(found: int, expected: tuple[int, ...], pays: list[str
     assert MissWindow(VirtualClock()).advice(EngineStats(), None)["pays"] == []
 
 
+def test_nothing_is_promised_of_pools_beside_states() -> None:
+    now = EngineStats(
+        kv_capacity=8, prompt_tokens=1_000, cached_tokens=0, expected_tokens=(200, 400, 400, 400)
+    )
+    assert MissWindow(VirtualClock()).advice(now, None)["pays"]
+    beside = replace(now, mamba_capacity=3)
+    assert MissWindow(VirtualClock()).advice(beside, None)["pays"] == []
+
+
 def test_a_place_that_is_full_of_states_is_named() -> None:
     now = EngineStats(
         kv_capacity=8,
@@ -153,10 +162,11 @@ def test_a_place_that_is_full_of_states_is_named() -> None:
         host_capacity=1_000,
         host_tokens=950,
         host_state_tokens=610,
+        mamba_capacity=3,
     )
-    said = MissWindow(VirtualClock()).advice(now, None)["pays"][-1]
+    [said] = MissWindow(VirtualClock()).advice(now, None)["pays"]
     assert said.startswith(
         "--host-kv-tokens: host memory is full, checkpoints of states take 61% of its 1000 tokens"
     )
     roomy = replace(now, host_tokens=700)
-    assert "states" not in MissWindow(VirtualClock()).advice(roomy, None)["pays"][-1]
+    assert not MissWindow(VirtualClock()).advice(roomy, None)["pays"]

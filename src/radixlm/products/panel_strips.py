@@ -31,6 +31,8 @@ _SUMS = 24 if processor_has("avx512f") else 12
 FEW_SUMS = 6
 # As few rows do not pay for widening a panel.
 LEAST_WIDENED = 8
+# More rows wait for products, not for memory.
+_MOST_FETCHING = 64
 # A panel is fetched this far ahead of where it is read.
 _AHEAD_BYTES = 2048
 _INT64 = ir.IntType(64)
@@ -49,7 +51,8 @@ def make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind 
     make = functools.partial(_make_vector_strip, vectors, halves=halves, gate=gate)
     passes = _make_passes(height, low, lanes, functools.partial(make, pairs=pairs))
     one = make(1, panels=low, pairs=pairs)
-    wide = make(height, pairs=False, fetches=True)
+    wide = make(height, pairs=False)
+    wide_again = make(height, pairs=False, fetches=True)
     widens = widens_rows(pairs=pairs)
 
     @inner
@@ -77,7 +80,13 @@ def make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind 
                 widen_pairs(weights, units, lanes, place)
                 for row in range(0, count, height):
                     at, to, beyond = x + row * x_stride, into + row * stride, count - 1 - row
-                    wide(at, x_stride, beyond, place, 2 * units, bias, to, stride, later, shift + 1)
+                    if count > _MOST_FETCHING:
+                        wide(at, x_stride, beyond, place, 2 * units, bias, to, stride)
+                    else:
+                        size, parts = 2 * units, shift + 1
+                        wide_again(
+                            at, x_stride, beyond, place, size, bias, to, stride, later, parts
+                        )
                     later += (units >> shift) * lanes * UNIT_BYTES
             else:
                 passes(x, x_stride, count, weights, units, bias, into, stride, later)
@@ -117,7 +126,7 @@ def _make_passes(height: int, low: int, lanes: int, make: Callable[..., Any]) ->
         stride: int,
         later: int,
     ) -> None:
-        shift = halvings(count, height)
+        shift = halvings(count, height) if count <= _MOST_FETCHING else 0
         share = (units >> shift) * lanes * UNIT_BYTES
         for row in range(0, count, height):
             at, to, beyond = x + row * x_stride, into + row * stride, count - 1 - row

@@ -50,9 +50,8 @@ def make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind 
     bias_bytes = lanes * UNIT_BYTES
     make = functools.partial(_make_vector_strip, vectors, halves=halves, gate=gate)
     passes = _make_passes(height, low, lanes, functools.partial(make, pairs=pairs))
+    wide = _make_passes(height, low, lanes, functools.partial(make, pairs=False), widened=True)
     one = make(1, panels=low, pairs=pairs)
-    wide = make(height, pairs=False)
-    wide_again = make(height, pairs=False, fetches=True)
     widens = widens_rows(pairs=pairs)
 
     @inner
@@ -76,18 +75,9 @@ def make_vector_rows(vectors: int, *, pairs: bool, halves: bool, gate: GateKind 
             into = args.into + begin * stride + column * element
             later = weights + panel_bytes if panel + 1 < last else ahead
             if widens and count >= LEAST_WIDENED:
-                place, shift = scratch + args.height * x_stride, halvings(count, height)
+                place = scratch + args.height * x_stride
                 widen_pairs(weights, units, lanes, place)
-                for row in range(0, count, height):
-                    at, to, beyond = x + row * x_stride, into + row * stride, count - 1 - row
-                    if count > _MOST_FETCHING:
-                        wide(at, x_stride, beyond, place, 2 * units, bias, to, stride)
-                    else:
-                        size, parts = 2 * units, shift + 1
-                        wide_again(
-                            at, x_stride, beyond, place, size, bias, to, stride, later, parts
-                        )
-                    later += (units >> shift) * lanes * UNIT_BYTES
+                wide(x, x_stride, count, place, 2 * units, bias, into, stride, later)
             else:
                 passes(x, x_stride, count, weights, units, bias, into, stride, later)
 
@@ -103,13 +93,17 @@ def halvings(count: int, height: int) -> int:
     return shift
 
 
-def _make_passes(height: int, low: int, lanes: int, make: Callable[..., Any]) -> Any:
+def _make_passes(
+    height: int, low: int, lanes: int, make: Callable[..., Any], *, widened: bool = False
+) -> Any:
     """passes(x, x_stride, count, panel, units, bias, into, stride, later): `count` rows, up to
     `height` at a time, times a panel. Of several passes each fetches its share of the `later`
     panel: memory would wait else for all but the first, which find theirs in the cache.
 
         panel 0   rows 0 to 7    fetches the first half of panel 1
                   rows 8 to 15           the second half
+
+    widened: the panel is, and has twice as many units as the later one has.
     """
     tall, short = make(height), make(low)
     again, half = make(height, fetches=True), make(height // 2, fetches=True)
@@ -126,7 +120,7 @@ def _make_passes(height: int, low: int, lanes: int, make: Callable[..., Any]) ->
         stride: int,
         later: int,
     ) -> None:
-        shift = halvings(count, height) if count <= _MOST_FETCHING else 0
+        shift = halvings(count, height) + widened if height < count <= _MOST_FETCHING else 0
         share = (units >> shift) * lanes * UNIT_BYTES
         for row in range(0, count, height):
             at, to, beyond = x + row * x_stride, into + row * stride, count - 1 - row

@@ -192,9 +192,8 @@ class QuantizedProduct:
         """Prepare for calls with that many rows and threads, until there are others."""
         height, width = _unit(rows, self._panels.shape[0], self._inputs, threads)
         if self._kind.are_bytes:
-            own = height * row_size(self._inputs, self._groups)
-            if unpacks_panels(self._kind):
-                own += self._inputs * LANES
+            row_bytes = row_size(self._inputs, self._groups)
+            own = own_size(height, row_bytes, self._inputs, unpacks_panels(self._kind))
             self._room = threads * own + LINE
         self._ready = rows, threads
         self._worker = self._workers[self._form_for(rows)]
@@ -205,6 +204,11 @@ class QuantizedProduct:
 def unpacks_panels(kind: StripKind) -> bool:
     """Whether many rows meet a panel whose codes are bytes, made once for all of them."""
     return kind.are_bytes and kind.bits < 8
+
+
+def own_size(height: int, row_bytes: int, inputs: int, unpacks: bool) -> int:
+    """Bytes of a thread's encoded rows, and of a panel's codes where they are unpacked."""
+    return height * row_bytes + unpacks * inputs * LANES
 
 
 def row_size(inputs: int, groups: int) -> int:
@@ -237,7 +241,7 @@ def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
     of the result, whose rows begin `stride` bytes after each other. height, width: rows and panels
     of a unit. scratch: room for each thread's encoded rows.
     """
-    encoded_size = inner(row_size)
+    encoded_size, size_of_own = inner(row_size), inner(own_size)
     multiply = make_tile_rows(kind) if form == "tiles" else _make_rows(kind)
     unpacks = form == "vectors" and unpacks_panels(kind)
     multiply_many = _make_unpacked_rows(kind) if unpacks else multiply
@@ -250,7 +254,7 @@ def quantized_kernel(form: Form, kind: StripKind) -> Callable[[Any], None]:
         across = -(-panels // width)
         count = across * -(-args.rows // height)
         row_bytes = encoded_size(args.inputs, args.groups)
-        own = height * row_bytes + (args.inputs * LANES if unpacks else 0)
+        own = size_of_own(height, row_bytes, args.inputs, unpacks)
         codes = args.scratch + thread_number(args.counters) * own
         encoded, unit = -1, take_unit(args.counters)
         while unit < count:

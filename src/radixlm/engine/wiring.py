@@ -13,7 +13,7 @@ from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.eviction import EvictionPolicy
 from radixlm.core.clock import Clock
-from radixlm.core.config import EngineConfig
+from radixlm.core.config import HEADS, EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.drafts.corpus import CorpusDrafts
 from radixlm.drafts.draft import DraftSource
@@ -31,8 +31,6 @@ RESERVE = 128
 _RESERVES_IN_POOL = 512
 # Tokens of the tree and of ghosts that drafts are looked for in, 56 MiB.
 _MOST_DRAFTED_FROM = 1 << 22
-# Algorithms whose drafts a head of the model makes, beside those of texts.
-_HEADS = ("eagle3",)
 # Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 
@@ -101,7 +99,7 @@ def _drafting(
         wrote=tree.wrote,
         short_length=short_length,
         clock=clock,
-        head=config.speculative_algorithm if config.speculative_algorithm in _HEADS else "",
+        head=config.speculative_algorithm if config.speculative_algorithm in HEADS else "",
     )
 
 

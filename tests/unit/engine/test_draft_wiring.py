@@ -46,7 +46,6 @@ def test_a_corpus_is_drafted_from(tmp_path: Path) -> None:
             {"speculative_algorithm": "tree", "speculative_draft_model_path": "head"},
             "--speculative-draft-model-path has no use",
         ),
-        ({"speculative_algorithm": "mtp"}, "mtp is not there yet"),
         ({"speculative_algorithm": "medusa"}, "--speculative-algorithm"),
         ({"speculative_num_draft_tokens": 0}, "--speculative-num-draft-tokens"),
         ({"speculative_num_draft_tokens": 65}, "--speculative-num-draft-tokens"),

@@ -75,6 +75,7 @@ CASES = [
     ("llama", {"schedule_policy": "priority", "max_running_requests": 2}),
     ("gemma3_text", {"swa_full_tokens_ratio": 0.2}),
     ("mixtral", {}),
+    ("qwen3_5_text", {}),
 ]
 
 
@@ -182,7 +183,6 @@ def test_a_head_that_does_not_go_is_refused(
     [
         ("llama", {}, "needs a head: --speculative-draft-model-path"),
         ("llama", {"tp_size": 2}, "does not go with --tp-size 2"),
-        ("qwen3_next", {}, "layers have states"),
         ("deepseek_v3", {}, "does not know the latents of deepseek_v3"),
     ],
 )

@@ -18,7 +18,6 @@ from radixlm.models.draft_head import DraftHead
 from radixlm.models.eagle3 import load_eagle3
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.mtp import MtpWeights
-from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.products.gemm_choice import Choose
 from radixlm.runner.model_runner import Model
 from radixlm.text.model_folder import DEMO_HEAD, DEMO_MODEL
@@ -32,11 +31,6 @@ def check_head(config: EngineConfig, files: ModelFiles, model: ModelConfig) -> N
     if name not in HEADS:
         return
     flag = f"--speculative-algorithm {name}"
-    if model.state_shapes:
-        raise ConfigError(
-            f"{flag} does not go with this model: its layers have states, which can not be taken "
-            "back where a draft was wrong"
-        )
     if config.tp_size > 1:
         raise ConfigError(f"{flag} does not go with --tp-size {config.tp_size}")
     if name == "mtp":
@@ -51,13 +45,9 @@ def check_head(config: EngineConfig, files: ModelFiles, model: ModelConfig) -> N
 def _check_mtp(flag: str, files: ModelFiles, model: ModelConfig) -> None:
     if isinstance(files, ModelFile):
         raise ConfigError(f"{flag} is for folders; {str(files.path)!r} is a GGUF file")
-    if not model.traits.spare_layers:
-        raise ConfigError(
-            f"{flag} knows no layer of {model.model_type} that predicts a further token"
-        )
     if model.traits.indexer is not None:
         raise ConfigError(f"{flag} does not know the index of {model.model_type}")
-    MtpWeights(open_checkpoint(files.path), model)
+    MtpWeights(files.path, model)
 
 
 class ProductPacking(TypedDict):
@@ -104,12 +94,13 @@ def load_head(
         )
     head: DraftHead
     if config.speculative_algorithm == "mtp":
-        folder, found = files.path, MtpWeights(open_checkpoint(files.path), model.config)
-        head = found.load(model, dtype=dtype, device=device, **packing)
+        found = MtpWeights(files.path, model.config)
+        head, paths = found.load(model, dtype=dtype, device=device, **packing), found.files
     else:
         given = config.speculative_draft_model_path
         folder = DEMO_HEAD if given is None else Path(given)
         head = load_eagle3(folder, model, dtype=dtype, device=device, choose=packing["choose"])
+        paths = weight_files(folder)
     rows = min(config.max_running_requests, config.chunked_prefill_size)
     scratch = rows * config.speculative_num_draft_tokens
-    return LoadedHead(head, HeadRows(head.shape, scratch), tuple(stamped(weight_files(folder))))
+    return LoadedHead(head, HeadRows(head.shape, scratch), tuple(stamped(paths)))

@@ -1,9 +1,11 @@
-"""The layer that checkpoints bring to predict a further token (DeepSeek-V3, 2024), as a draft head:
-DeepSeek's and GLM's, which stands behind the model's last one and is of the same kind.
+"""The layer that checkpoints bring to predict a further token (DeepSeek-V3, 2024), as a draft head;
+it is of the model's own kind, of hybrids one with attention.
 
-    the model's state, normed -> hnorm    token -> embedding -> enorm
-                                  |  side by side, eh_proj  |
-    normed state, and to the next token <- shared_head.norm <- layer
+    the model's state, normed -> norm    token -> embedding -> norm
+                                   |      side by side      |
+                                   +--- joined -> layer ----+--> norm -> head -> token
+                                                                  |
+    the same state, for the next token <--------------------------+
 
 Tokens come first, and states are normed by the model's last norm, as DeepSeek's own files have it.
 """
@@ -14,37 +16,61 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from radixlm.attention.attend import Attend
 from radixlm.core.errors import ConfigError
+from radixlm.formats.weight_files import weight_files
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.linear import Linear, Quantize, TokenEmbedding
 from radixlm.layers.rotary import Rotary
 from radixlm.memory.pools import LayerShape
 from radixlm.models.decoder import EMBEDDING, HEAD, CausalLM, described
 from radixlm.models.decoder_layer import DecoderLayer, under
-from radixlm.models.folds import Folded
+from radixlm.models.folds import Fold, Folded, folds_of
 from radixlm.models.layer_norms import make_norm
 from radixlm.models.loader import filled, matching
 from radixlm.models.model_config import ModelConfig
-from radixlm.models.safetensors_files import Checkpoint
+from radixlm.models.quantized_checkpoints import open_checkpoint
 from radixlm.products.compiled import TensorOptions
 from radixlm.products.gemm_choice import Choose
 
-_NORMS = ("enorm", "hnorm", "shared_head.norm")
-# Copies of the model's, and what these are called.
-_COPIES = {"embed_tokens": EMBEDDING, "shared_head.head": HEAD}
+
+class MtpNames(NamedTuple):
+    """Names in the files. place: where all begin. layer: where those of a decoder's layer do.
+    joined: of what makes one of a token and a state. norms: of tokens, of states, and the last one.
+    embedding, head: of copies of the model's; empty: there are none.
+    """
+
+    place: str
+    layer: str
+    joined: str
+    norms: tuple[str, str, str]
+    embedding: str = ""
+    head: str = ""
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> MtpNames | None:
+        """The names of DeepSeek and GLM, or of Qwen3-Next and Qwen3.5; None: they are not known."""
+        if config.traits.spare_layers:
+            place = f"model.layers.{config.n_layers}"
+            norms = f"{place}.enorm", f"{place}.hnorm", f"{place}.shared_head.norm"
+            copies = f"{place}.embed_tokens", f"{place}.shared_head.head"
+            return cls(f"{place}.", place, f"{place}.eh_proj", norms, *copies)
+        if "mtp." in config.traits.spare:
+            norms = "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"
+            return cls("mtp.", "mtp.layers.0", "mtp.fc", norms)
+        return None
 
 
 class MtpLayer:
     """The layer and what is around it; the memory of its weights is filled by a loader.
 
-    config: of a model of this layer alone. place: where names begin. own: of what may be the
-    model's, what it has itself.
+    config: of a model of this layer alone. own: of embedding and head, what it has itself.
     """
 
     def __init__(
@@ -53,44 +79,51 @@ class MtpLayer:
         *,
         dtype: torch.dtype,
         device: torch.device,
-        place: str,
+        names: MtpNames,
         own: Collection[str],
     ) -> None:
-        self.config, self._place = config, place
-        options, sizes = TensorOptions(dtype, device), (config.vocab_size, config.hidden_size)
-        size = config.hidden_size
-        self.joined = Linear(2 * size, {"eh_proj": size}, options, bias=False)
-        self.norms = {name: make_norm(config, options) for name in _NORMS}
+        self.config, self._names = config, names
+        options, size = TensorOptions(dtype, device), config.hidden_size
+
+        def product(inputs: int, name: str, outputs: int) -> tuple[str, Linear]:
+            place, _, last = name.rpartition(".")
+            return f"{place}.", Linear(inputs, {last: outputs}, options, bias=False)
+
+        self._joined = product(2 * size, names.joined, size)
+        self._head = product(size, names.head, config.vocab_size) if names.head in own else None
+        self.joined, self.head = self._joined[1], None if self._head is None else self._head[1]
+        if self.head is not None:
+            self.head.result = torch.float32
+        self.norms = [make_norm(config, options) for _ in names.norms]
         self.layer = DecoderLayer(config, 0, options)
         self.rotary = Rotary(config.rope, config.turning_dim, config.context_length, options)
-        self.embedding = TokenEmbedding(*sizes, options) if "embed_tokens" in own else None
-        self.head: Linear | None = None
-        if "shared_head.head" in own:
-            self.head = Linear(size, {"head": config.vocab_size}, options, bias=False)
-            self.head.result = torch.float32
+        self.embedding: TokenEmbedding | None = None
+        if names.embedding in own:
+            self.embedding = TokenEmbedding(config.vocab_size, size, options)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """See `CausalLM`."""
-        yield f"{self._place}.", self.joined
+        yield self._joined
         for place, linear in self.layer.linears():
-            yield f"{self._place}.{place}", linear
-        if self.head is not None:
-            yield f"{self._place}.shared_head.", self.head
+            yield f"{self._names.layer}.{place}", linear
+        if self._head is not None:
+            yield self._head
 
     def tables(self) -> Iterator[tuple[str, TokenEmbedding]]:
         """See `CausalLM`."""
         if self.embedding is not None:
-            yield f"{self._place}.embed_tokens.weight", self.embedding
+            yield f"{self._names.embedding}.weight", self.embedding
 
     def weights(self) -> dict[str, Tensor]:
         """See `CausalLM`."""
-        own = chain(
-            self.joined.named_weights(),
-            *(under(name, norm.named_weights()) for name, norm in self.norms.items()),
-            self.layer.named_weights(),
-            () if self.head is None else under("shared_head", self.head.named_weights()),
+        own = [self._joined] if self._head is None else [self._joined, self._head]
+        norms = zip(self._names.norms, self.norms, strict=True)
+        made = chain(
+            *(under(place[:-1], linear.named_weights()) for place, linear in own),
+            *(under(name, norm.named_weights()) for name, norm in norms),
+            under(self._names.layer, self.layer.named_weights()),
         )
-        return dict(under(self._place, own)) | {name: its.weight for name, its in self.tables()}
+        return dict(made) | {name: table.weight for name, table in self.tables()}
 
     def pack(self, choose: Choose, quantize: Quantize | None = None) -> None:
         """See `CausalLM`."""
@@ -114,7 +147,7 @@ class MtpHead:
 
     @property
     def expansions(self) -> list[Expansion]:
-        """See `CausalLM`."""
+        """See `DraftHead`."""
         attention = self.layer.layer.attention
         return [] if attention is None or attention.expansion is None else [attention.expansion]
 
@@ -132,11 +165,12 @@ class MtpHead:
         self, tokens: Tensor, given: Tensor, positions: Tensor, attend: Attend
     ) -> tuple[Tensor, Tensor]:
         """See `DraftHead`."""
-        its, norms = self.layer, self.layer.norms
-        both = norms["enorm"](self._embedding(tokens)), norms["hnorm"](given)
+        its = self.layer
+        of_tokens, of_states, last = its.norms
+        both = of_tokens(self._embedding(tokens)), of_states(given)
         hidden = its.joined(torch.cat(both, dim=1))
         part = its.layer(hidden, hidden, None, its.rotary.at(positions, None), attend)
-        normed = norms["shared_head.norm"](hidden, part)
+        normed = last(hidden, part)
         return normed, normed
 
     def likeliest(self, normed: Tensor) -> Tensor:
@@ -145,30 +179,41 @@ class MtpHead:
 
 
 class MtpWeights:
-    """The layer's weights in a checkpoint, of several such layers the first's."""
+    """The layer's weights in a checkpoint, of several such layers the first's. files: with them."""
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
-        """config: of the model. Raises ConfigError where there is no such layer, CheckpointError
-        that names the tensor where it is not as the model's others.
+    def __init__(self, folder: Path, config: ModelConfig) -> None:
+        """config: of the model in there. Raises ConfigError where there is no such layer,
+        CheckpointError that names the tensor where it is not as the model's others.
         """
-        traits, experts = config.traits, config.traits.experts
-        self._place = place = f"model.layers.{config.n_layers}"
-        deeper = traits._replace(spare_layers=traits.spare_layers - 1)
-        more = replace(config, n_layers=config.n_layers + 1, traits=deeper)
-        self._folded = Folded(checkpoint, more)
-        names = [name for name in self._folded.shapes if name.startswith(f"{place}.")]
-        if not names:
+        names = MtpNames.of(config)
+        if names is None:
+            raise ConfigError(
+                "--speculative-algorithm mtp knows no layer of "
+                f"{config.model_type} that predicts a further token"
+            )
+        self._names, traits, experts = names, config.traits, config.traits.experts
+        alone = traits._replace(
+            experts=experts and experts._replace(layers=()),
+            spare_layers=0,
+            spare=(),
+            mixers=(),
+            state=None,
+        )
+        self._config = replace(config, n_layers=1, traits=alone)
+        self.files = weight_files(folder, (names.place,))
+        checkpoint = open_checkpoint(folder, (names.place,))
+        self._folded = Folded(checkpoint, self._config, self._folds)
+        stored = [name for name in self._folded.shapes if name.startswith(names.place)]
+        if not stored:
             raise ConfigError(
                 "--speculative-algorithm mtp needs the layer that predicts a further token, but "
-                f"{checkpoint.where!r} holds no tensor {place}.*"
+                f"{str(folder)!r} holds no tensor {names.place}*"
             )
-        alone = traits._replace(experts=experts and experts._replace(layers=()), spare_layers=0)
-        self._config = replace(config, n_layers=1, traits=alone)
-        self._own = [name for name in _COPIES if f"{place}.{name}.weight" in names]
-        described_as = partial(MtpLayer, place=place, own=self._own)
-        self._names = matching(
-            self._folded, names, described(self._config, len(names), described_as)
-        )
+        copies = names.embedding, names.head
+        self._own = [name for name in copies if f"{name}.weight" in stored]
+        make = partial(MtpLayer, names=names, own=self._own)
+        wanted = described(self._config, len(stored), make)
+        self._stored = matching(self._folded, stored, wanted)
 
     def load(
         self,
@@ -180,20 +225,29 @@ class MtpWeights:
         quantize: Quantize | None = None,
     ) -> MtpHead:
         """The layer on its model, which is loaded. Raises CheckpointError."""
-        own = [name for name in self._own if not self._is_copy(name)]
-        copies = {f"{self._place}.{name}.weight" for name in self._own if name not in own}
-        names = [name for name in self._names if name not in copies]
-        kinds: dict[str, Any] = {"dtype": dtype, "device": device}
-        make = partial(MtpLayer, self._config, **kinds, place=self._place, own=own)
-        layer = filled(make, self._folded, names, choose, quantize, progress=False)
+        copies = [name for name in self._own if self._is_copy(name)]
+        own = [name for name in self._own if name not in copies]
+        stored = [name for name in self._stored if name.removesuffix(".weight") not in copies]
+        kinds: dict[str, Any] = {"dtype": dtype, "device": device, "names": self._names}
+        make = partial(MtpLayer, self._config, **kinds, own=own)
+        layer = filled(make, self._folded, stored, choose, quantize, progress=False)
         return MtpHead(layer, model)
 
     def _is_copy(self, name: str) -> bool:
         """Whether it is the same as the model's, bit by bit, as published ones are."""
-        theirs = f"{_COPIES[name]}.weight"
-        if theirs not in self._folded.shapes:  # of a tied model
-            theirs = f"{EMBEDDING}.weight"
-        one, other = (self._folded.read(each) for each in (f"{self._place}.{name}.weight", theirs))
+        theirs = HEAD if name == self._names.head else EMBEDDING
+        if f"{theirs}.weight" not in self._folded.shapes:  # a tied head
+            theirs = EMBEDDING
+        one, other = (self._folded.read(f"{each}.weight") for each in (name, theirs))
         if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
             return False
         return one.dtype == other.dtype and torch.equal(one, other)
+
+    def _folds(self, alone: ModelConfig) -> dict[str, Fold]:
+        """Changes of a layer's weights, by its names, and of the norms around it."""
+        first, names = "model.layers.0", self._names
+        made = folds_of(alone).items()
+        folds = {n.replace(first, names.layer, 1): its for n, its in made if n.startswith(first)}
+        if base := alone.traits.norms.base:
+            folds |= dict.fromkeys((f"{name}.weight" for name in names.norms), Fold(base=base))
+        return folds

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from radixlm.core.errors import CheckpointError, ConfigError
 from radixlm.models import CausalLM, load_config, load_model, open_checkpoint
@@ -24,7 +27,7 @@ def model_of(folder: Path) -> CausalLM:
 
 
 def load(folder: Path) -> MtpHead:
-    found = MtpWeights(open_checkpoint(folder), load_config(folder))
+    found = MtpWeights(folder, load_config(folder))
     return found.load(model_of(folder), dtype=torch.float32, device=CPU)
 
 
@@ -71,11 +74,42 @@ def test_what_is_said_of_experts_costs_nothing(tmp_path: Path) -> None:
     assert experts is not None
     many = config.traits._replace(experts=experts._replace(number=10**9))
     with pytest.raises(CheckpointError, match="experts in all layers"):
-        MtpWeights(open_checkpoint(folder), replace(config, traits=many))
+        MtpWeights(folder, replace(config, traits=many))
 
 
 def test_without_such_a_layer_it_is_told(tmp_path: Path) -> None:
     folder = make_mtp_checkpoint(tmp_path, "glm4_moe")
     store(folder, {n: its for n, its in stored(folder).items() if not n.startswith(PLACE)})
     with pytest.raises(ConfigError, match=r"holds no tensor model\.layers\.3\.\*"):
-        MtpWeights(open_checkpoint(folder), load_config(folder))
+        MtpWeights(folder, load_config(folder))
+
+
+def test_beside_a_text_among_other_parts_it_is_found_in_its_own_file(tmp_path: Path) -> None:
+    """As Qwen3.5's are published; files of other parts are not opened."""
+    text, folder = make_mtp_checkpoint(tmp_path / "text", "qwen3_5_text"), tmp_path / "whole"
+    folder.mkdir()
+    config = {"model_type": "qwen3_5", "text_config": load_json(text), "vision_config": {}}
+    (folder / "config.json").write_text(json.dumps(config))
+    shards: dict[str, dict[str, torch.Tensor]] = {"text": {}, "mtp": {}}
+    for name, its in stored(text).items():
+        kind = "mtp" if name.startswith("mtp.") else "text"
+        renamed = name.replace("model.", "model.language_model.", 1) if kind == "text" else name
+        shards[kind][renamed] = its
+    index = {name: f"{kind}.safetensors" for kind, its in shards.items() for name in its}
+    for kind, its in shards.items():
+        save_file(its, folder / f"{kind}.safetensors")
+    (folder / "visual.safetensors").write_bytes(b"not one")
+    index["model.visual.blocks.0.attn.qkv.weight"] = "visual.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    found = MtpWeights(folder, load_config(folder))
+    assert [path.name for path in found.files] == ["mtp.safetensors", "text.safetensors"]
+    head = found.load(model_of(folder), dtype=torch.float32, device=CPU)
+    expected = load(text).layer.weights()
+    assert head.layer.weights().keys() == expected.keys()
+    for name, weight in head.layer.weights().items():
+        assert torch.equal(weight, expected[name]), name
+
+
+def load_json(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config

@@ -185,11 +185,12 @@ def test_a_model_with_states_follows_grammars_by_itself(tmp_path: Path) -> None:
     assert told[0] == told[1] == told[2]
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_5_text"])
 def test_numbers_that_are_not_finite_in_a_draft_harm_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
     """A token that spoils what comes after it, and is drafted, but never drawn."""
-    folder, broken = make_checkpoint(tmp_path, "llama"), 301
+    folder, broken = make_checkpoint(tmp_path, family), 301
     file = folder / "model.safetensors"
     weights = load_file(file)
     assert "lm_head.weight" in weights

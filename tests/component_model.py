@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from radixlm.cache import Lease, Match, Pin, RadixCache, TreeNode
-from radixlm.cache.components.states import StateHold, StateSlots
+from radixlm.cache.components.state_hold import StateHold
+from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.places.stored import StoredTier
 from radixlm.cache.radix.node import upward

@@ -115,8 +115,11 @@ class CheckedStates:
             found, wanted = self.memory[row.state], path[: row.start + 1] if row.start else ()
             assert found == wanted, f"a state after {len(found)} tokens, not {len(wanted)}"
             self.memory[row.state] = path
-            self.memory |= {copy: path[: end + 1] for end, copy in row.checkpoints}
-        copies = [copy for row in batch.rows for _, copy in row.checkpoints]
+            its = *row.checkpoints, *row.spares
+            assert all(row.start < end <= row.stop for end, _ in its)
+            assert len(dict(its)) == len(its)
+            self.memory |= {copy: path[: end + 1] for end, copy in its}
+        copies = [copy for row in batch.rows for _, copy in (*row.checkpoints, *row.spares)]
         assert len({*copies, *(row.state for row in batch.rows)}) == len(batch.rows) + len(copies)
         return self._runner.execute(batch)
 

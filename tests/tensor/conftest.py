@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from radixlm.drafts.draft import Draft
 from radixlm.engine import EngineCore
-from radixlm.scheduler import restoring
+from radixlm.scheduler import DraftPolicy, restoring
 from tests.invariants import check
 from tests.pretend_gpu import PretendGpu, on_pretend_gpu
 
@@ -32,6 +33,17 @@ def checked_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         return made
 
     monkeypatch.setattr(EngineCore, "step", checked)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads draft 5 tokens, and all are computed, whatever pays."""
+
+    def choose(_self: DraftPolicy, drafts: Sequence[Draft], _requests: int) -> list[int]:
+        return [min(len(draft.tokens), 5) for draft in drafts]
+
+    monkeypatch.setattr(DraftPolicy, "choose", choose)
+    monkeypatch.setattr(DraftPolicy, "may_pay", lambda *_: True)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 
 from radixlm import Engine, SamplingParams
 from radixlm.core.batch import ScheduledBatch, StepResult
-from radixlm.core.errors import ConfigError
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import RequestOutput
 from radixlm.drafts.draft import Draft
@@ -119,6 +118,10 @@ CASES = [
     ("deepseek_v3", {}),
     ("deepseek_v32", {}),
     ("gpt_oss", {}),
+    ("qwen3_5_text", {}),
+    ("qwen3_next", {"page_size": 4, "chunked_prefill_size": 16}),
+    ("lfm2", {"max_mamba_cache_size": 9}),
+    ("nemotron_h", {"kv_tokens": 120}),
 ]
 
 
@@ -167,11 +170,9 @@ def test_adapters_draft_from_their_own_texts(tmp_path: Path) -> None:
     assert told[0][0] != told[0][1]
 
 
-def test_a_model_with_states_is_refused_by_name_and_follows_grammars(tmp_path: Path) -> None:
+def test_a_model_with_states_follows_grammars_by_itself(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path, "qwen3_next")
     flags = {"kv_tokens": 1_000, "dtype": "float32"}
-    with pytest.raises(ConfigError, match="layers have states"):
-        Engine(str(folder), speculative_algorithm="tree", **flags)
     told = []
     for more in ({}, {"speculative_algorithm": "auto"}, {"max_running_requests": 1}):
         with Engine(str(folder), **flags, **more) as engine:
@@ -184,11 +185,12 @@ def test_a_model_with_states_is_refused_by_name_and_follows_grammars(tmp_path: P
     assert told[0] == told[1] == told[2]
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_5_text"])
 def test_numbers_that_are_not_finite_in_a_draft_harm_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
     """A token that spoils what comes after it, and is drafted, but never drawn."""
-    folder, broken = make_checkpoint(tmp_path, "llama"), 301
+    folder, broken = make_checkpoint(tmp_path, family), 301
     file = folder / "model.safetensors"
     weights = load_file(file)
     assert "lm_head.weight" in weights

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from radixlm.assembly.chosen import chosen, reached_of
-from radixlm.assembly.heads import load_head
+from radixlm.assembly.heads import ProductPacking, load_head
 from radixlm.assembly.model_impl import by_transformers, load_foreign
 from radixlm.assembly.places import open_places
 from radixlm.assembly.pool_sizes import default_tokens, make_memory
@@ -163,7 +163,7 @@ def _load(
     ranks = start_ranks(config, files, model_config, device, threads, undo)
     reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
     model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
-    head = load_head(config, model, dtype, device, _choice_of_products(config))
+    head = load_head(config, files, model, dtype, device, _packing(config))
     windows = Windows.of(config, model.config)._replace(beside=head.token_bytes(config, dtype))
     capacity = _capacity(config, model.config, windows, dtype, device, ranks)
     kv_bytes = int(capacity * windows.token_bytes(config, model.config, dtype))
@@ -308,6 +308,11 @@ def _choice_of_products(config: EngineConfig) -> Choose:
     return partial(one_way, quantized=measured) if config.deterministic else measured
 
 
+def _packing(config: EngineConfig) -> ProductPacking:
+    quantize = QUANTIZERS[config.quantization] if config.quantization else None
+    return ProductPacking(choose=_choice_of_products(config), quantize=quantize)
+
+
 def make_model(
     config: EngineConfig,
     files: ModelFiles,
@@ -334,8 +339,7 @@ def make_model(
         reached,
         dtype=dtype,
         device=device,
-        choose=_choice_of_products(config),
-        quantize=QUANTIZERS[config.quantization] if config.quantization else None,
+        **_packing(config),
         progress=progress,
         split=split,
     )

@@ -37,7 +37,7 @@ class GrowingContexts:
         types_known = pool.dtype in (torch.float32, torch.bfloat16)
         here = pool.device.type == "cpu" and types_known and team().is_whole
         few = n_heads // pool.n_kv_heads < STRIP
-        return here and few and (not pool.coded or has_code_dots(pool.head_dim))
+        return here and few and not pool.latent and (not pool.coded or has_code_dots(pool.head_dim))
 
     def begin(self, contexts: Sequence[npt.NDArray[np.int32]], tokens: int) -> GrowingReads:
         """contexts: of each row the slots that the last of its tokens reads, its own too, the last

@@ -72,7 +72,7 @@ _WINDOW = 32
 @click.option("--context", type=click.IntRange(2), default=512, show_default=True, help="Tokens.")
 @click.option("--answer", type=click.IntRange(2), default=96, show_default=True, help="Tokens.")
 @click.option("--draft", type=click.IntRange(1, 64), help="Most tokens of a draft.")
-@click.option("--algorithm", type=click.Choice(["auto", "tree", "eagle3"]), default="auto")
+@click.option("--algorithm", type=click.Choice(["auto", "tree", "eagle3", "mtp"]), default="auto")
 @click.option("--threads", type=click.IntRange(1), help="Default: as many as torch takes.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw tokens a step here, a .png.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write the last line here.")

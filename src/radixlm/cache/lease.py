@@ -192,11 +192,17 @@ class Lease:
             raise CacheError(f"{length} tokens of {self.committed} committed, {self.length} in all")
         first, stop = self._keeper.round_up(length), self._keeper.round_up(self.length)
         for hold in self.holds if length < self.length else ():
-            hold.shrink(first, stop, self._slots)
+            hold.shrink(length, first, stop, self._slots)
         self.length = length
         self._count_reserve()
         self._give_back(min(self._lent, self.reserve))
         self._lent = 0
+
+    def spare(self, count: int) -> int:
+        """Prepare to shrink after the next step, by which there are `count` tokens more, to any
+        number before these; returns of how many there is room for that. 0: undo it.
+        """
+        return min((hold.spare(self.length, count) for hold in self.holds), default=count)
 
     @property
     def lost(self) -> bool:

@@ -56,7 +56,8 @@ class ScheduledRow:
     of the last tokens are a draft, which tells nothing yet: a token is drawn before each of these,
     too. state: the slot of its state, which is that after the tokens before `start`; None where a
     model has none. checkpoints: after how many tokens, of these, it is copied, and to which slot.
-    ahead: how many tokens a draft head is to draft after those that are drawn.
+    spares: the same, of those after which only a draft comes. ahead: how many tokens a draft head
+    is to draft after those that are drawn.
     """
 
     request: GenerateRequest
@@ -70,6 +71,7 @@ class ScheduledRow:
     samples: bool
     state: int | None = None
     checkpoints: tuple[tuple[int, int], ...] = ()
+    spares: tuple[tuple[int, int], ...] = ()
     drafted: int = 0
     ahead: int = 0
 

@@ -31,8 +31,8 @@ SchedulePolicy = Literal[
 # OpenMP ends the process, without a word, where it can not have as many as it was asked for.
 _MOST_THREADS = 1024
 _MOST_RANKS = 64
-# Of speculative algorithms, those that need heads of a model.
-_LATER = ("mtp",)
+# Speculative algorithms whose drafts a head of the model makes, beside those of texts.
+HEADS = ("eagle3", "mtp")
 # What several ranks do not know yet.
 _ALONE = ("lora_paths", "deterministic", "disk_cache", "host_kv_tokens")
 _PAGE_SIZE = Rule(
@@ -217,7 +217,8 @@ class EngineConfig:
         "off",
         "Where drafts come from, tokens that are computed along and count if they are what is "
         "drawn, so that answers stay the same: tree, of what was written before; auto, the same, "
-        "as many as pay by what steps take; eagle3, the same, and a head of the model; off, none.",
+        "as many as pay by what steps take; eagle3, the same, and a head of the model; mtp, the "
+        "same, and the layer for it in the model's own files; off, none.",
         one_of(get_args(Speculation)),
     )
     speculative_num_draft_tokens: int = flag(
@@ -262,11 +263,6 @@ class EngineConfig:
         if self.speculative_draft_model_path and self.speculative_algorithm != "eagle3":
             raise ConfigError(
                 "--speculative-draft-model-path has no use without --speculative-algorithm eagle3"
-            )
-        if self.speculative_algorithm in _LATER:
-            raise ConfigError(
-                f"--speculative-algorithm {self.speculative_algorithm} is not there yet: no heads "
-                "are loaded; auto and tree draft from texts"
             )
         if self.deterministic and self.device.startswith("cuda"):
             raise ConfigError("--deterministic is for CPUs; it does not go with --device cuda")

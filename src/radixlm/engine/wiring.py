@@ -13,8 +13,7 @@ from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.eviction import EvictionPolicy
 from radixlm.core.clock import Clock
-from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError
+from radixlm.core.config import HEADS, EngineConfig
 from radixlm.drafts.corpus import CorpusDrafts
 from radixlm.drafts.draft import DraftSource
 from radixlm.drafts.tree_drafts import TreeDrafts
@@ -31,8 +30,6 @@ RESERVE = 128
 _RESERVES_IN_POOL = 512
 # Tokens of the tree and of ghosts that drafts are looked for in, 56 MiB.
 _MOST_DRAFTED_FROM = 1 << 22
-# Algorithms whose drafts a head of the model makes, beside those of texts.
-_HEADS = ("eagle3",)
 # Pins may keep at most 1 / this of the pool.
 _PINS_IN_POOL = 4
 
@@ -81,14 +78,10 @@ def _drafting(
     clock: Clock | None,
 ) -> Drafting:
     """Only what grammars force where the config wants no drafts, or `auto` has a model with states.
-    Raises ConfigError for a corpus that can not be read, and for `tree` with such a model.
+    Raises ConfigError for a corpus that can not be read.
     """
-    if config.speculative_algorithm == "tree" and cache.states is not None:
-        raise ConfigError(
-            "--speculative-algorithm tree does not go with this model: its layers have states, "
-            "which can not be taken back where a draft was wrong; auto drafts nothing for it"
-        )
-    if config.speculative_algorithm == "off" or cache.states is not None:
+    algorithm = config.speculative_algorithm
+    if algorithm == "off" or (algorithm == "auto" and cache.states is not None):
         return Drafting((), 0, short_length=short_length)
     tree = TreeDrafts(cache.tree, _MOST_DRAFTED_FROM)
     sources: list[DraftSource] = [tree]
@@ -97,11 +90,11 @@ def _drafting(
     return Drafting(
         sources,
         config.speculative_num_draft_tokens,
-        None if config.speculative_algorithm == "tree" else DraftPolicy(),
+        None if algorithm == "tree" else DraftPolicy(),
         wrote=tree.wrote,
         short_length=short_length,
         clock=clock,
-        head=config.speculative_algorithm if config.speculative_algorithm in _HEADS else "",
+        head=algorithm if algorithm in HEADS else "",
     )
 
 

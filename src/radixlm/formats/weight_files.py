@@ -59,16 +59,16 @@ def _stamp_of(path: Path) -> Stamp:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
 
 
-def weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path, beside: tuple[str, ...] = ()) -> list[Path]:
     """The safetensors files of a folder, as its index has them if there is one; of a model of more
-    than text those with its text.
+    than text those with its text, and with tensors whose names begin as `beside` says.
 
     Raises CheckpointError for missing files, and for names that lead out of the folder.
     """
     if (folder / _SINGLE).is_file():
         return [folder / _SINGLE]
     if (indexed := weight_map(folder)) is not None:
-        wanted = text_tensors(folder)
+        wanted = text_tensors(folder, beside)
         return sorted({path for name, path in indexed.items() if wanted is None or name in wanted})
     pickles = [path.name for path in sorted(folder.glob("*")) if path.suffix in _PICKLES]
     if pickles:
@@ -115,9 +115,10 @@ def main_dtype(folder: Path) -> str | None:
     return found.most_common(1)[0][0] if found else None
 
 
-def text_tensors(folder: Path) -> dict[str, str] | None:
+def text_tensors(folder: Path, beside: tuple[str, ...] = ()) -> dict[str, str] | None:
     """The tensors of the text of a model of more, and their names in a model of text alone; None:
-    all are a text's, by their own names. Raises CheckpointError as `weight_files`.
+    all are a text's, by their own names. beside: see `weight_files`; of these the names stay.
+    Raises CheckpointError as `weight_files`.
     """
     config = folder / "config.json"
     if not config.is_file() or not has_other_parts(read_json_object(config)):
@@ -131,7 +132,7 @@ def text_tensors(folder: Path) -> dict[str, str] | None:
         raise CheckpointError(
             f"{folder} has no weights of a text: none of its tensors ends with embed_tokens.weight"
         )
-    return found
+    return found | {name: name for name in names if name.startswith(beside)}
 
 
 def _header(path: Path) -> dict[str, Any]:

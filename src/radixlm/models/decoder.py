@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -204,7 +205,24 @@ class CausalLM:
         )
 
 
-def described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
+class Fillable(Protocol):
+    """A part that a loader fills, see `CausalLM`. head: None: it has none of its own."""
+
+    @property
+    def head(self) -> Linear | None: ...
+
+    def weights(self) -> dict[str, Tensor]: ...
+
+    def tables(self) -> Iterable[tuple[str, TokenEmbedding]]: ...
+
+    def linears(self) -> Iterable[tuple[str, Linear]]: ...
+
+    def pack(self, choose: Choose, quantize: Quantize | None = None) -> None: ...
+
+
+def described(
+    config: ModelConfig, stored: int, make: Callable[..., Fillable] = CausalLM
+) -> dict[str, Tensor]:
     """The weights that `config` asks for, without memory, so that whatever it says costs nothing.
 
     stored: how many tensors there are, of which each layer and expert has some.
@@ -224,7 +242,7 @@ def described(config: ModelConfig, stored: int) -> dict[str, Tensor]:
     nowhere = torch.device("meta")
     try:
         with nowhere:
-            return CausalLM(config, dtype=torch.float32, device=nowhere).weights()
+            return make(config, dtype=torch.float32, device=nowhere).weights()
     except RuntimeError as error:
         raise CheckpointError(
             f"the model's config asks for weights that can not be: {error}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
 
 from radixlm.attention.attend import Attend
+from radixlm.layers.expansion import Expansion
 from radixlm.memory.pools import LayerShape
 
 
@@ -16,7 +18,8 @@ class DraftHead(Protocol):
     nothing that comes after it, as the model's own. What is likely to come next is read off the
     state, which also takes the place of the model's for the next token.
 
-    source: see `Draft`. n_heads: of queries.
+    source: see `Draft`. n_heads: of queries. expansions: of its layer, where that has latents, as
+    the model's have then; else empty.
     """
 
     @property
@@ -24,6 +27,9 @@ class DraftHead(Protocol):
 
     @property
     def n_heads(self) -> int: ...
+
+    @property
+    def expansions(self) -> Sequence[Expansion]: ...
 
     @property
     def shape(self) -> LayerShape:

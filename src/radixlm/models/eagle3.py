@@ -115,6 +115,7 @@ class Eagle3Head:
     """
 
     source = "eagle3"
+    expansions = ()
 
     def __init__(
         self,

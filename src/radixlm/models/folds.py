@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -268,10 +269,15 @@ def _stacks(config: ModelConfig) -> dict[str, _Stack]:
 class Folded:
     """See `Checkpoint`: one whose weights are what the layers of this model expect."""
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        folds: Callable[[ModelConfig], dict[str, Fold]] = folds_of,
+    ) -> None:
         checkpoint = Renamed(checkpoint, config.traits.renamed)
         self.where, self.is_quantized = checkpoint.where, checkpoint.is_quantized
-        self._checkpoint, self._config = checkpoint, config
+        self._checkpoint, self._config, self._of = checkpoint, config, folds
         stacks = _stacks(config)
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._parts: dict[str, tuple[str, int | tuple[int, slice], bool]] = {}
@@ -317,7 +323,7 @@ class Folded:
         """The changes, made when something is first read: until its shapes are checked, a config
         can say anything.
         """
-        return folds_of(self._config)
+        return self._of(self._config)
 
     def _part(self, name: str) -> Tensor | QuantizedWeight:
         stored, part, turned = self._parts[name]

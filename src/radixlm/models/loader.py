@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,7 +15,7 @@ from tqdm import tqdm
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.linear import Linear, Quantize
 from radixlm.layers.split import Split
-from radixlm.models.decoder import EMBEDDING, HEAD, CausalLM, described
+from radixlm.models.decoder import EMBEDDING, HEAD, CausalLM, Fillable, described
 from radixlm.models.folds import Folded
 from radixlm.models.model_config import ModelConfig
 from radixlm.models.parts import PartCheckpoint, part_of
@@ -24,6 +26,9 @@ from radixlm.products.quantized_products import QuantizedProduct
 from radixlm.products.quantized_rows import has_rows, quantized_rows, rows_of
 
 _HEAD, _EMBEDDING = f"{HEAD}.weight", f"{EMBEDDING}.weight"
+
+
+_Filled = TypeVar("_Filled", bound=Fillable)
 
 
 def load_model(
@@ -56,8 +61,22 @@ def load_model(
         config, whole = part_of(config, split.rank, split.size), config
         folded = Folded(PartCheckpoint(checkpoint, whole, split), config)
         wanted = matched(folded, config)
+    make = partial(CausalLM, config, dtype=dtype, device=device, split=split)
+    return filled(make, folded, wanted, choose, quantize, progress=progress)
+
+
+def filled(
+    make: Callable[[], _Filled],
+    checkpoint: Checkpoint,
+    names: Sequence[str],
+    choose: Choose | None,
+    quantize: Quantize | None,
+    *,
+    progress: bool,
+) -> _Filled:
+    """Make what these weights of a checkpoint are for, and fill it, see `load_model`."""
     try:
-        model = CausalLM(config, dtype=dtype, device=device, split=split)
+        model = make()
     except (RuntimeError, MemoryError) as error:
         raise CheckpointError(f"no memory for the weights of {checkpoint.where}: {error}") from None
     filling = _Filling(model, choose, quantize)
@@ -67,8 +86,8 @@ def load_model(
         total=filling.nbytes, desc="loading weights", unit="B", unit_scale=True, disable=off
     ) as bar:
         # The largest first: what packing takes beside them is free again before the others come.
-        for name in sorted(wanted, key=lambda name: name not in (_HEAD, _EMBEDDING)):
-            bar.update(filling.put(name, folded.read(name)))
+        for name in sorted(names, key=lambda name: name not in (_HEAD, _EMBEDDING)):
+            bar.update(filling.put(name, checkpoint.read(name)))
     filling.close()
     return model
 
@@ -76,7 +95,7 @@ def load_model(
 class _Filling:
     """A model whose weights come in: products are packed when they have all of theirs."""
 
-    def __init__(self, model: CausalLM, choose: Choose | None, quantize: Quantize | None) -> None:
+    def __init__(self, model: Fillable, choose: Choose | None, quantize: Quantize | None) -> None:
         self._model, self._choose, self._quantize = model, choose, quantize
         self._weights, self._tables = model.weights(), dict(model.tables())
         self.nbytes = sum(weight.nbytes for weight in self._weights.values())
@@ -89,7 +108,8 @@ class _Filling:
     def put(self, name: str, weight: Tensor | QuantizedWeight) -> int:
         """Returns the bytes that the weight has where nothing is quantized."""
         memory, head, table = self._weights.pop(name), self._model.head, self._tables.get(name)
-        tied = head if table is not None and memory is head.weight else None
+        is_head = table is not None and head is not None and memory is head.weight
+        tied = head if is_head else None
         linear, missing = self._owners.get(name, (tied, {name}))
         takes_codes = linear is not None and self._choose is not None and linear.takes_codes
         looked_up = table if self._has_rows(weight, memory) else None
@@ -109,8 +129,9 @@ class _Filling:
         if linear is not None and self._choose and not missing:
             linear.pack(self._choose, self._quantize)
             _give_back()
-        if looked_up is not None and isinstance(head.product, QuantizedProduct) and tied is head:
-            looked_up.look_up(rows_of(head.product))
+        product = None if tied is None else tied.product
+        if looked_up is not None and isinstance(product, QuantizedProduct):
+            looked_up.look_up(rows_of(product))
         return nbytes
 
     def _has_rows(self, weight: Tensor | QuantizedWeight, memory: Tensor) -> bool:
@@ -145,16 +166,23 @@ def _with_own_head(checkpoint: Checkpoint, config: ModelConfig) -> ModelConfig:
 def matched(checkpoint: Checkpoint, config: ModelConfig) -> list[str]:
     """The stored tensors that fill the weights: each exactly once and of the right shape."""
     stored = checkpoint.shapes
-    weights = described(config, len(stored))
+    tied = config.tie_word_embeddings
+    names = [name for name in stored if name != _HEAD or not tied]
+    return matching(checkpoint, names, described(config, len(stored)))
+
+
+def matching(
+    checkpoint: Checkpoint, names: Sequence[str], weights: Mapping[str, Tensor]
+) -> list[str]:
+    """List which of these stored tensors fill the weights, as `matched`."""
+    stored = {name: checkpoint.shapes[name] for name in names}
     missing = [name for name in weights if name not in stored]
     if missing:
         raise CheckpointError(f"the checkpoint lacks {listed(missing)}")
     unexpected = [
         name
         for name in stored
-        if name not in weights
-        and not (config.tie_word_embeddings and name == _HEAD)
-        and not _adds_nothing(checkpoint, name, weights)
+        if name not in weights and not _adds_nothing(checkpoint, name, weights)
     ]
     if unexpected:
         raise CheckpointError(

@@ -49,27 +49,27 @@ _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Packing]] = {
 _OF_KEYS_AND_VALUES = (".q_scale", ".k_scale", ".v_scale", ".kv_scale")
 
 
-def open_checkpoint(folder: Path) -> CutCheckpoint:
-    """Open a quantized checkpoint by the folder's config.json. Raises UnsupportedModelError that
-    names its field, CheckpointError that names the tensor or the file.
+def open_checkpoint(folder: Path, beside: tuple[str, ...] = ()) -> CutCheckpoint:
+    """Open a quantized checkpoint by the folder's config.json. beside: see `surveyed`. Raises
+    UnsupportedModelError that names its field, CheckpointError that names the tensor or the file.
     """
     config = text_config(read_json_object(folder / "config.json"))
     section = config.get("quantization_config")
-    beside = folder / MODELOPT_FILE
-    if section is None and beside.is_file():
-        section = {**read_json_object(beside), "quant_method": "modelopt"}
+    written = folder / MODELOPT_FILE
+    if section is None and written.is_file():
+        section = {**read_json_object(written), "quant_method": "modelopt"}
     if section is None:
-        return PlainCheckpoint(folder)
+        return PlainCheckpoint(folder, beside)
     if not isinstance(section, Mapping):
         raise unsupported("quantization_config", section, "an object or null")
     method = str(section.get("quant_method")).lower()
     if method == _MXFP4:
-        return QuantizedCheckpoint(folder, experts_in_blocks)
+        return QuantizedCheckpoint(folder, experts_in_blocks, beside)
     if method == _BITS_AND_BYTES and section.get("load_in_8bit") is not True:
-        return QuantizedCheckpoint(folder, in_4_bits)
+        return QuantizedCheckpoint(folder, in_4_bits, beside)
     if method not in _METHODS:
         raise unsupported(f"{PLACE}quant_method", method, ", ".join((*_METHODS, _MXFP4)))
-    return QuantizedCheckpoint(folder, partial(_packed, _METHODS[method](section)))
+    return QuantizedCheckpoint(folder, partial(_packed, _METHODS[method](section)), beside)
 
 
 class QuantizedCheckpoint:
@@ -82,9 +82,9 @@ class QuantizedCheckpoint:
 
     is_quantized = True
 
-    def __init__(self, folder: Path, take: _Take) -> None:
+    def __init__(self, folder: Path, take: _Take, beside: tuple[str, ...] = ()) -> None:
         self.where = str(folder)
-        self._plain = survey(folder, (*FLOATS, *_OTHERS))
+        self._plain = survey(folder, (*FLOATS, *_OTHERS), beside)
         self._in_parts = take(self._plain)
         for name, tensor in self._plain.items():
             if tensor.dtype not in FLOATS:

@@ -109,9 +109,10 @@ class PlainCheckpoint:
 
     is_quantized = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, beside: tuple[str, ...] = ()) -> None:
+        """beside: see `surveyed`."""
         self.where = str(folder)
-        self._stored = survey(folder)
+        self._stored = survey(folder, beside=beside)
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -124,20 +125,22 @@ class PlainCheckpoint:
         return self._stored[name].read_cut(cut)
 
 
-def survey(folder: Path, dtypes: Collection[str] = FLOATS) -> dict[str, StoredTensor]:
+def survey(
+    folder: Path, dtypes: Collection[str] = FLOATS, beside: tuple[str, ...] = ()
+) -> dict[str, StoredTensor]:
     """Survey the checkpoint as `surveyed`, with a line in the log on what is left out."""
-    found, stray = surveyed(folder, dtypes)
+    found, stray = surveyed(folder, dtypes, beside)
     if stray:
         _logger.info("not needed, and not read: %s", listed(stray))
     return found
 
 
 def surveyed(
-    folder: Path, dtypes: Collection[str] = ()
+    folder: Path, dtypes: Collection[str] = (), beside: tuple[str, ...] = ()
 ) -> tuple[dict[str, StoredTensor], list[str]]:
     """Every tensor of the checkpoint by name, in the order of the files; and the names of those
     that are left out: stray ones, and those of what is no text. dtypes: those that tensors may
-    have, by safetensors' names; empty: any.
+    have, by safetensors' names; empty: any. beside: where names begin that are kept all the same.
 
     Where there is an index, a tensor is in the shard that this names. Raises CheckpointError for
     missing, unreadable or truncated files, files outside of the folder, tensors of other types, and
@@ -145,12 +148,12 @@ def surveyed(
     """
     found: dict[str, StoredTensor] = {}
     stray = []
-    indexed, wanted = weight_map(folder), text_tensors(folder)
-    for shard in weight_files(folder):
+    indexed, wanted = weight_map(folder), text_tensors(folder, beside)
+    for shard in weight_files(folder, beside):
         with open_shard(shard) as file:
             for stored in file.keys():  # noqa: SIM118 - a handle, not a dict
                 name = _usual(stored if wanted is None else wanted.get(stored, ""))
-                if not name or _STRAY.fullmatch(name):
+                if not name or (_STRAY.fullmatch(name) and not stored.startswith(beside)):
                     stray.append(stored)
                 elif indexed is None or indexed.get(stored) == shard:
                     if name in found and found[name].name != stored:

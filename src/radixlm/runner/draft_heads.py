@@ -52,7 +52,7 @@ class HeadDrafter:
         self._head = head
         self._pool = pool.head_layer()
         self._table = table.table
-        self._backend = make_backend(self._pool, head.n_heads)
+        self._backend = make_backend(self._pool, head.n_heads, expansions=head.expansions)
         known = GrowingContexts.known(self._pool, head.n_heads)
         self._growing = GrowingContexts(self._pool, head.n_heads) if known else None
         rows, self._width = self._table.shape

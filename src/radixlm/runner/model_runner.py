@@ -294,8 +294,9 @@ class ModelRunner:
 
 
 def _state_row(row: ScheduledRow, first: int, slot: int) -> StateRow:
-    copies = tuple((first + end - row.start, copy) for end, copy in row.checkpoints)
-    return StateRow(first, first + row.n_new, row.start, slot, copies)
+    copies = *row.checkpoints, *row.spares
+    its = tuple((first + end - row.start, copy) for end, copy in copies)
+    return StateRow(first, first + row.n_new, row.start, slot, its)
 
 
 def _sampled(

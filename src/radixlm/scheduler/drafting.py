@@ -119,7 +119,7 @@ class Drafting:
             draft = draft._replace(tokens=draft.tokens[:budget])
             if draft.tokens and (slots := self._lent(state, draft)) is not None:
                 parts[state] = slots
-                budget -= len(draft.tokens)
+                budget -= slots.size - 1
         if self._head and parts:
             self._ahead, self._asked = self._wanted_of_head(len(parts)), [*parts]
         for state in self._asked:
@@ -230,11 +230,15 @@ class Drafting:
         return most
 
     def _lent(self, state: RequestState, draft: Draft) -> Slots | None:
-        """Slots of its next token and its draft, where there is room for all."""
+        """Slots of its next token and its draft, where there is room for all; of states, for those
+        of some, which it then has.
+        """
         lease = state.running_lease
-        if lease.extend(len(draft.tokens), lent=True) is None:
+        tokens = draft.tokens[: lease.spare(len(draft.tokens))]
+        if not tokens or lease.extend(len(tokens), lent=True) is None:
+            lease.spare(0)
             return None
-        self._put(state, draft)
+        self._put(state, draft._replace(tokens=tokens))
         return lease.slots[state.computed :]
 
     def _put(self, state: RequestState, draft: Draft) -> None:

@@ -168,6 +168,8 @@ class Scheduler:
         for index, row in enumerate(batch.rows):
             state = self._running[row.request.request_id]
             if index in result.failed and self.drafting.spoiled(state):
+                if state.running_lease.lost:
+                    self._retract(state)
                 continue
             state.computed = row.known
             self.counters.computed_tokens += row.n_new

@@ -7,7 +7,8 @@ from dataclasses import replace
 from radixlm.cache import RadixCache, RadixTree
 from radixlm.cache import cache as cache_module
 from radixlm.cache.components.reuse_rates import ReuseRates
-from radixlm.cache.components.states import StateHold, StateSlots
+from radixlm.cache.components.state_hold import StateHold
+from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_hold import Window, WindowHold
 from radixlm.cache.places.stored_parts import StoredParts
 from radixlm.cache.places.write_queue import WriteQueue

@@ -108,13 +108,22 @@ def requests_of(seed: int, count: int) -> list[GenerateRequest]:
     budget=st.integers(4, 30),
     reserve=st.sampled_from([0, 4]),
     window=st.sampled_from([0, 0, 5]),
+    states=st.sampled_from([0, 0, 5, 16]),
     host=st.sampled_from([0, 8 * BLOCK]),
 )
 def test_answers_are_the_same_and_nothing_is_left_of_drafts(
-    seed: int, count: int, page_size: int, budget: int, reserve: int, window: int, host: int
+    seed: int,
+    count: int,
+    page_size: int,
+    budget: int,
+    reserve: int,
+    window: int,
+    states: int,
+    host: int,
 ) -> None:
-    """By garbage and by another tenant's text: the right tokens, the law in every step, and no
-    drafted token in the tree, in host memory, on disk or in what others' drafts are taken from.
+    """By garbage and by another tenant's text: the right tokens, the law in every step, states that
+    are of these tokens alone, and no drafted token in the tree, in host memory, on disk or in what
+    others' drafts are taken from.
     """
     answers: dict[tuple[int, ...], list[int]] = {}
     size = WindowSize.of(window, 0.01, CAPACITY, page_size, budget) if window else None
@@ -128,6 +137,9 @@ def test_answers_are_the_same_and_nothing_is_left_of_drafts(
         windows=size,
         host=host,
         copy="all",
+        states=states,
+        per_state=BLOCK if states else 0,
+        checkpoint_interval=page_size,
     )
     tree = TreeDrafts(bench.cache.tree, 4_096)
     bench.cache.tree.watch(thief)

@@ -46,7 +46,6 @@ def test_a_corpus_is_drafted_from(tmp_path: Path) -> None:
             {"speculative_algorithm": "tree", "speculative_draft_model_path": "head"},
             "--speculative-draft-model-path has no use",
         ),
-        ({"speculative_algorithm": "mtp"}, "mtp is not there yet"),
         ({"speculative_algorithm": "medusa"}, "--speculative-algorithm"),
         ({"speculative_num_draft_tokens": 0}, "--speculative-num-draft-tokens"),
         ({"speculative_num_draft_tokens": 65}, "--speculative-num-draft-tokens"),
@@ -57,7 +56,8 @@ def test_what_can_not_be_drafted_from_is_refused(flags: dict[str, Any], said: st
         drafted(**flags)
 
 
-def test_states_are_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="tree does not go with this model: its layers have sta"):
-        drafted(states=8, speculative_algorithm="tree")
-    assert drafted(states=8, speculative_algorithm="auto") == {}
+def test_models_with_states_draft_if_they_are_asked_to(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text(TEXT, encoding="utf-8")
+    corpus = {"draft_corpus": str(tmp_path / "text")}
+    assert "corpus" in drafted(states=32, speculative_algorithm="tree", **corpus)
+    assert drafted(states=32, speculative_algorithm="auto", **corpus) == {}

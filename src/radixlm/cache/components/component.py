@@ -70,9 +70,16 @@ class ComponentHold(ABC):
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:  # noqa: B027
         """Give up what no token after the first `computed` needs. Nothing, where all is kept."""
 
-    def shrink(self, first: int, stop: int, slots: Slots) -> None:  # noqa: B027
-        """Give up what tokens [first, stop), whole pages, have taken. Nothing, where tokens have no
-        slots.
+    def spare(self, _length: int, count: int) -> int:
+        """Prepare the next step for a lease that may shrink to `length` tokens, or to some of the
+        `count` - 1 after these, and give up what was prepared before; to how many it could. To all,
+        where tokens alone have slots.
+        """
+        return count
+
+    def shrink(self, length: int, first: int, stop: int, slots: Slots) -> None:  # noqa: B027
+        """Give up what tokens [first, stop), whole pages, have taken, as there are `length` tokens.
+        Nothing, where tokens have no slots.
         """
 
     @abstractmethod

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from radixlm.cache.components.component import Component, ComponentHold, CutMatch
+from radixlm.cache.components.component import Component, CutMatch
 from radixlm.cache.components.reuse_rates import ReuseRates
+from radixlm.cache.components.state_hold import StateHold
 from radixlm.cache.radix.conservation import Usage
 from radixlm.cache.radix.node import NO_SLOTS, Match, TreeNode
 from radixlm.cache.radix.observer import TreeObserver
@@ -138,6 +139,18 @@ class StateSlots(Component, TreeObserver):
         if not self._free:
             worth = inf if ahead is None else since * self._rates.of_new(ahead)
             if not self.available or self._rank(self._next_to_go()) >= (ahead is None, worth):
+                return None
+            self.evict()
+        self.private += 1
+        return self._free.pop()
+
+    def give_spare(self) -> int | None:
+        """A private slot for one step, see `StateHold.spare`; None: all are in use, are stored
+        soon, or of the half that checkpoints keep.
+        """
+        if not self._free:
+            few = 2 * self.usage().evictable <= self.capacity
+            if few or self._rank(self._next_to_go())[0]:
                 return None
             self.evict()
         self.private += 1
@@ -308,81 +321,3 @@ class StateSlots(Component, TreeObserver):
 
     def takes(self, n_tokens: int) -> int:
         return int(n_tokens > 0)
-
-
-class StateHold(ComponentHold):
-    """A lease's hold on states: `source`, the checkpoint where its match ends, locked until it has
-    computed anything; then `slot`, private. One that is read from a place has that at once. marks:
-    private slots that the next step copies it into, after how many tokens; and whether no request
-    is known to go on from there.
-    """
-
-    def __init__(self, states: StateSlots, source: Slots, slot: int | None = None) -> None:
-        self._states = states
-        self.source = source
-        self.slot = slot
-        self.marks: dict[int, tuple[int, bool]] = {}
-        states.lock(self.source)
-
-    def takes(self, first: int, stop: int) -> int:
-        return int(self.slot is None and first < stop)
-
-    def extend(self, first: int, stop: int, _slots: Slots) -> None:
-        if self.takes(first, stop):
-            self.slot = self._states.give(self.source)
-            self._states.found(self.source)
-            self._let_go(used=True)
-
-    def shrink(self, _first: int, _stop: int, _slots: Slots) -> None:
-        """A state does not go back: the lease can not go on from it, nor leave it anywhere."""
-        self.lost = True
-        if self.slot is not None:
-            self._states.give_back(self.slot)
-            self.slot = None
-
-    def row_fields(self) -> dict[str, Any]:
-        marks = ((end, slot) for end, (slot, _) in self.marks.items())
-        return {"state": self.slot, "checkpoints": tuple(marks)}
-
-    def mark(self, end: int, since: int, ahead: int | None) -> None:
-        slot = self._states.give_copy(since, ahead)
-        if slot is None and ahead is None:
-            slot = self._from_the_way()
-        if slot is not None:
-            self.marks[end] = slot, ahead is not None
-
-    def _from_the_way(self) -> int | None:
-        """The slot of a place on the way that the same step was to leave, and does not."""
-        ends = (end for end, (_, on_the_way) in self.marks.items() if on_the_way)
-        return next((self.marks.pop(end)[0] for end in ends), None)
-
-    def commit(self, _start: int, node: TreeNode, _mine: Slots, _theirs: Slots) -> None:
-        """A copy becomes the node's, unless it has one."""
-        if node.end in self.marks:
-            slot, on_the_way = self.marks.pop(node.end)
-            if not self._states.enter(node, slot, on_the_way=on_the_way):
-                self._states.give_back(slot)
-
-    def checkpoint(self, node: TreeNode) -> None:
-        """The private slot becomes the node's, unless it has one."""
-        if self.slot is not None and self._states.enter(node, self.slot, on_the_way=False):
-            self.slot = None
-
-    def release(self, _committed: int, _slots: Slots, *, used: bool) -> None:
-        marked = (slot for slot, _ in self.marks.values())
-        for slot in marked if self.slot is None else (self.slot, *marked):
-            self._states.give_back(slot)
-        self._let_go(used=used)
-
-    def locks(self, _committed: int, _slots: Slots) -> Slots:
-        return self.source
-
-    def private(self, _length: int, _committed: int) -> int:
-        return len(self.marks) + (self.slot is not None)
-
-    def still_takes(self, total: int, length: int, _cached: int) -> int:
-        return self.takes(length, total)
-
-    def _let_go(self, *, used: bool) -> None:
-        self._states.unlock(self.source, used=used)
-        self.source = NO_SLOTS

@@ -55,7 +55,7 @@ class WindowHold(ComponentHold):
         if first < stop:
             self.windows.give(slots[first:stop], int(slots[first - 1]) if first else None)
 
-    def shrink(self, first: int, stop: int, slots: Slots) -> None:
+    def shrink(self, _length: int, first: int, stop: int, slots: Slots) -> None:
         self.windows.drop(slots[max(first, self.start) : stop])
 
     def pass_by(self, computed: int, committed: int, slots: Slots) -> None:

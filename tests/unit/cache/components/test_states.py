@@ -402,3 +402,65 @@ def test_a_picture_shows_where_checkpoints_are() -> None:
     picture.develop(100)
     shown = {view.tokens: view.checkpoint for view in picture.snapshot().nodes}
     assert shown == {(): False, (1, 2): True, (3, 4): False}
+
+
+@pytest.mark.parametrize("length", [6, 5, 3])
+def test_a_lease_goes_back_to_a_spare_of_its_state(length: int) -> None:
+    cache, states = make(8)
+    lease = cache.acquire([1, 2, 3, 4, 5, 6])
+    compute(lease, 3)
+    own = lease.row_fields()["state"]
+    assert lease.spare(3) == 3
+    assert lease.extend(3, lent=True) is not None
+    check(cache)
+    spares = dict(lease.row_fields()["spares"])
+    assert list(spares) == [3, 4, 5]
+    assert len({own, *spares.values()}) == 4
+    lease.shrink(length)
+    lease.pass_by(length)
+    assert (lease.lost, lease.row_fields()["state"]) == (False, spares.get(length, own))
+    assert (lease.row_fields()["spares"], states.usage()) == ((), Usage(7, 1, 0, 0))
+    lease.commit(length)
+    lease.checkpoint()
+    assert cache.match([1, 2, 3, 4, 5, 6, 7]).length == length
+    lease.release()
+
+
+def test_without_a_spare_a_lease_that_shrinks_is_lost() -> None:
+    cache, states = make(8)
+    lease = cache.acquire([1, 2, 3, 4, 5, 6])
+    compute(lease, 3)
+    lease.spare(2)
+    lease.extend(3, lent=True)
+    lease.shrink(5)
+    assert (lease.lost, states.usage()) == (True, Usage(8, 0, 0, 0))
+    lease.release()
+
+
+def test_spares_leave_half_of_the_slots_to_checkpoints() -> None:
+    cache, states = make(8)
+    serve(cache, [1, 2, 3, 4, 5, 6, 7, 8], 2, 3, 4, 5, 6, 7)
+    assert states.usage() == Usage(2, 0, 0, 6)
+    lease = cache.acquire([9, 9, 9])
+    compute(lease, 2)
+    assert lease.spare(8) == 3
+    check(cache)
+    assert states.usage() == Usage(0, 4, 0, 4)
+    assert (lease.spare(0), states.usage()) == (0, Usage(3, 1, 0, 4))
+    lease.release()
+
+
+def test_no_checkpoint_is_left_where_a_spare_is() -> None:
+    """One copy of a place is made in a step."""
+    cache, states = make(8)
+    lease = cache.acquire([1, 2, 3, 4, 5, 6])
+    compute(lease, 2)
+    lease.extend(1)
+    lease.spare(2)
+    lease.extend(2, lent=True)
+    lease.mark(3)
+    fields = lease.row_fields()
+    assert (fields["checkpoints"], [end for end, _ in fields["spares"]]) == ((), [3, 4])
+    lease.release()
+    check(cache)
+    assert states.usage() == Usage(8, 0, 0, 0)

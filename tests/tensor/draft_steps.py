@@ -1,0 +1,31 @@
+"""What a head drafts in an engine's steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.runner.model_runner import ModelRunner
+
+
+class Steps:
+    """The batches and results of all steps."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[ScheduledBatch, StepResult]] = []
+        execute = ModelRunner.execute
+
+        def noted(runner: ModelRunner, batch: ScheduledBatch) -> StepResult:
+            self.seen.append((batch, result := execute(runner, batch)))
+            return result
+
+        patch.setattr(ModelRunner, "execute", noted)
+
+    def drafts(self) -> list[tuple[list[int], tuple[int, ...]]]:
+        """All tokens that were known, and what was drafted after them."""
+        return [
+            ([*row.tokens[: row.known].tolist(), *result.drawn(place)], result.ahead[place])
+            for batch, result in self.seen
+            for place, row in enumerate(batch.rows)
+            if place in result.ahead
+        ]

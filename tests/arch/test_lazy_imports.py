@@ -39,6 +39,7 @@ LAZY = {
         "radixlm.cli.model_commands.deploy",
         "radixlm.cli.model_commands.explain",
         "radixlm.cli.model_commands.generate",
+        "radixlm.cli.model_commands.pull",
         "radixlm.cli.model_commands.serve",
         "radixlm.cli.sim_command.command",
         "radixlm.cli.top_command.command",
@@ -50,6 +51,7 @@ LAZY = {
         "radixlm.ray.deploy.deploy",
         "radixlm.server.serve.serve",
     ],
+    "cli/options.py": ["radixlm.text.hub.fetch"],
     "cli/sim_command.py": ["radixlm.sim.calibration.measured", "radixlm.sim.live.played"],
     # `named` and `later` themselves.
     "cli/start.py": ["import_module(module)", "radixlm.cli.commands.main"],

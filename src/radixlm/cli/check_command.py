@@ -7,18 +7,17 @@ from typing import Any
 
 import click
 
-from radixlm.cli.options import model_path_option, options_of_engine
+from radixlm.cli.options import at_hand, model_path_option, options_of_engine
 from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
 from radixlm.parsers.style import AnswerStyle
-from radixlm.text.model_folder import loadable
 
 appraise = later("radixlm.assembly.appraisal:appraise")
 
 _NAMES_SHOWN = 5
 _FLAGS = (
     *("model_impl", "dtype", "device", "context_length", "kv_cache_dtype"),
-    *("tokenizer", "chat_template"),
+    *("tokenizer", "chat_template", "revision"),
 )
 
 
@@ -32,8 +31,8 @@ def command(model: str | None, model_path: str | None, as_json: bool, **flags: A
 
     Refuses what `serve` refuses, in the same words, and exits with 1 then.
     """
-    config = EngineConfig.from_flags(model=model or model_path, **flags)
-    loadable(config.model)  # said before torch is imported
+    place = at_hand(model or model_path, flags["revision"])  # said before torch is imported
+    config = EngineConfig.from_flags(model=place, **flags)
     found, template = appraise(config)
     facts = found._asdict() | {"chat_template": template is not None}
     if template is not None:

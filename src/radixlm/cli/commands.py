@@ -24,6 +24,7 @@ SUBCOMMANDS = {
         "radixlm.cli.model_commands:deploy",
         "Serve a model by several replicas, on Ray Serve.",
     ),
+    "pull": ("radixlm.cli.model_commands:pull", "Fetch a model from the Hugging Face Hub."),
     "chat": ("radixlm.cli.model_commands:chat", "Talk to a model in the terminal."),
     "generate": ("radixlm.cli.model_commands:generate", "Continue prompts and print the answers."),
     "explain": (

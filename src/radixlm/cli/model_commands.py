@@ -9,6 +9,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -16,9 +17,12 @@ import click
 from radixlm.cli.options import (
     HeadedCommand,
     HintingCommand,
+    at_hand,
     engine_options,
+    fetch,
     model_path_option,
     option,
+    options_of_engine,
     sampling_options,
     say_loading,
     serving_options,
@@ -32,7 +36,7 @@ from radixlm.core.request import RequestOutput
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
 from radixlm.server.http.logs import log_to_stderr
-from radixlm.text.model_folder import DEMO_NAME, hub_name, is_model, loadable
+from radixlm.text.model_folder import DEMO_NAME, hub_model, is_model, loadable, on_hub
 
 compared = later("radixlm.cli.comparison:compared")
 deploy_replicas = later("radixlm.ray.deploy:deploy")
@@ -50,26 +54,31 @@ _JSON_FILE = click.Path(exists=True, dir_okay=False)
 @click.command("serve", cls=HeadedCommand)
 @serving_options
 def serve(model: str | None, model_path: str | None, **flags: Any) -> None:
-    """Serve MODEL, a folder in Hugging Face format or a GGUF file, as OpenAI's API.
+    """Serve MODEL, a folder in Hugging Face format, a GGUF file, or OWNER/NAME of the Hugging Face
+    Hub, which is fetched first, as OpenAI's API.
 
     Without MODEL it is the embedded demo model. Ctrl-C ends it.
     """
     config, settings = take_serving(model, model_path, flags)
     log_to_stderr(settings.log_format)
-    with checked(config, settings) as listener:
+    with checked(config, settings) as (config, listener):
         run_server(config, settings, listener)
 
 
 @contextlib.contextmanager
-def checked(config: EngineConfig, settings: ServerConfig) -> Iterator[socket.socket]:
-    """Check where to listen, with a moment's look at what may be wrong: to import torch and to load
-    a model takes longer. Raises ModelError, ConfigError.
+def checked(
+    config: EngineConfig, settings: ServerConfig
+) -> Iterator[tuple[EngineConfig, socket.socket]]:
+    """Check where to listen, with a moment's look at what may be wrong: to fetch a model, to import
+    torch and to load takes longer. Raises ModelError, ConfigError.
     """
-    loadable(config.model)
+    if on_hub(config.model) is None:
+        loadable(config.model)
     check_certificate(settings)
     with listening(settings) as listener:
+        place = at_hand(config.model, config.revision)
         logging.getLogger("radixlm.server").info("Loading %s ...", config.model or DEMO_NAME)
-        yield listener
+        yield replace(config, model=place), listener
 
 
 @click.command("deploy", cls=HeadedCommand)
@@ -95,7 +104,8 @@ def deploy(
     """
     config, settings = take_serving(model, model_path, flags)
     log_to_stderr(settings.log_format)
-    loadable(config.model)  # a wrong one is an error before Ray is started
+    # A wrong one is an error before Ray is started.
+    config = replace(config, model=at_hand(config.model, config.revision))
     scale = {"replicas": replicas, "max_replicas": max_replicas, "address": ray_address}
     try:
         deploy_replicas(config, settings, **scale)
@@ -103,6 +113,20 @@ def deploy(
         if error.name is None or error.name.partition(".")[0] != "ray":
             raise
         raise ConfigError("radixlm deploy needs Ray: pip install 'radixlm[ray]'") from None
+
+
+@click.command("pull", cls=HintingCommand)
+@click.argument("name")
+@options_of_engine("revision")
+def pull(name: str, revision: str | None) -> None:
+    """Fetch NAME, OWNER/NAME or OWNER/NAME:KIND of GGUF files, from the Hugging Face Hub.
+
+    Into the cache that other tools share (HF_HOME). What broke off goes on. `serve NAME` does the
+    same, and serves it.
+    """
+    if (model := hub_model(name)) is None:
+        raise click.UsageError("NAME is OWNER/NAME of the Hub, as in Qwen/Qwen3-0.6B")
+    click.echo(fetch(model, revision))
 
 
 @click.command("chat", cls=HintingCommand)
@@ -119,9 +143,9 @@ def chat(model: str | None, model_path: str | None, system: str | None, **option
     answer, /clear forgets the conversation, Ctrl-D or /exit leaves.
     """
     params = take_sampling(options)
-    loadable(model or model_path)  # a wrong one is an error before torch is imported
+    place = at_hand(model or model_path, options["revision"])
     say_loading(model or model_path)
-    talk(model or model_path, params, system, **options)
+    talk(place, params, system, **options)
 
 
 @click.command("generate", cls=HintingCommand)
@@ -139,9 +163,10 @@ def generate(arguments: tuple[str, ...], model_path: str | None, **options: Any)
     params = take_sampling(options)
     model, given = (model_path, arguments) if model_path else _split(arguments)
     _check(model, given)
+    place = at_hand(model, options["revision"])
     prompts = [_read_input() if text == "-" else text for text in given or ("-",)]
     say_loading(model)
-    with Engine(model, **options) as engine:
+    with Engine(place, **options) as engine:
         bar = len(prompts) > 1 and sys.stderr.isatty()
         outputs = engine.generate(prompts, params, progress=bar)
     for prompt, output in zip(prompts, outputs, strict=True):
@@ -192,7 +217,7 @@ def _split(arguments: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
 
 
 def _check(model: str | None, prompts: tuple[str, ...]) -> None:
-    """Refuse a wrong model before torch is imported. Raises ModelError."""
+    """Refuse a first word that can be no model, before prompts. Raises ModelError."""
     word = model is not None and "/" not in model and not model.endswith(_FILES)
     if word and prompts and model != DEMO_NAME and not is_model(model or ""):
         raise ModelError(
@@ -200,7 +225,6 @@ def _check(model: str | None, prompts: tuple[str, ...]) -> None:
             f"of a model's folder, or {DEMO_NAME} for prompts to the embedded demo model",
             commands=(f"radixlm generate {DEMO_NAME} {shlex.join((model or '', *prompts))}",),
         )
-    loadable(model)
 
 
 def _looks_like_model(text: str, *, alone: bool) -> bool:
@@ -213,7 +237,7 @@ def _looks_like_model(text: str, *, alone: bool) -> bool:
         return False
     if alone:
         marked = text.startswith(_FOLDER_MARKS) or text.endswith(_FILES)
-        return marked or text == DEMO_NAME or hub_name(text) is not None
+        return marked or text == DEMO_NAME or hub_model(text) is not None
     return text != "-"
 
 

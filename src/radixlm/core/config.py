@@ -49,10 +49,12 @@ class EngineConfig:
 
     model: str | None = flag(
         None,
-        "Local folder in Hugging Face format, or a GGUF file. Default: the embedded demo model.",
+        "Folder in Hugging Face format, a GGUF file, or OWNER/NAME of the Hugging Face Hub, also "
+        "OWNER/NAME:KIND of its GGUF files. Default: the embedded demo model.",
         heading="Model",
         path=True,
     )
+    revision: str | None = flag(None, "Branch, tag or commit of a model of the Hub.")
     tokenizer: str | None = flag(
         None, "Folder or GGUF file of the tokenizer, if not the model's own.", path=True
     )

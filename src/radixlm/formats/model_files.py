@@ -5,6 +5,7 @@ beside them.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -19,6 +20,7 @@ from radixlm.formats.text_part import text_config
 from radixlm.formats.weight_files import main_dtype, weight_files
 
 _LONGEST_NAME = 100
+_CACHED = re.compile(r"models--(.+)/snapshots/[0-9a-f]{40}")
 
 
 class ModelFolder:
@@ -29,7 +31,12 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        return self.path.resolve().name
+        """The folder's; of one in the Hub's cache, models--OWNER--NAME/snapshots/COMMIT, the
+        model's.
+        """
+        path = self.path.resolve()
+        cached = _CACHED.fullmatch("/".join(path.parts[-3:]))
+        return path.name if cached is None else cached[1].replace("--", "/", 1)
 
     def config(self) -> Mapping[str, Any]:
         """The config of the model's text, with the weights' own type where it names none. Raises

@@ -1,5 +1,5 @@
-"""The folder or file of a model; errors for kinds that are not supported, with commands that fetch
-others.
+"""The folder or file of a model, or its name on the Hub; errors for kinds that are not supported,
+with commands that serve others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from radixlm.core.errors import CheckpointError, ModelError, UnsupportedModelError
 from radixlm.formats.files import QUANTIZERS, open_regular, read_json_object
@@ -19,8 +19,8 @@ from radixlm.formats.gguf_file import MAGIC, GGUFFile, part_of_split
 from radixlm.formats.model_files import ModelFolder
 from radixlm.formats.served import served_by
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w", re.ASCII)
-
+# OWNER/NAME, and a kind of GGUF files behind a colon.
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]*\w)(?::(\w+))?", re.ASCII)
 
 _MOST_OF_CARD = 2**20  # bytes
 # What llama.cpp calls the file with a model's vision, beside that of its text.
@@ -40,27 +40,37 @@ _SERVED = f"weights in float32, bfloat16, float16, and by {', '.join(QUANTIZERS)
 DEMO_NAME = "radixlm-demo"
 
 
-def hub_name(text: str) -> str | None:
-    """`text` if it could be a model's name on the Hub, OWNER/NAME.
+class HubModel(NamedTuple):
+    """A model's name on the Hub, OWNER/NAME. kind: of its GGUF files; empty: the usual one."""
 
-    >>> hub_name("Qwen/Qwen3-0.6B"), hub_name("./models/x"), hub_name("/models/x")
-    ('Qwen/Qwen3-0.6B', None, None)
+    name: str
+    kind: str = ""
+
+
+def hub_model(text: str) -> HubModel | None:
+    """`text` if it could be a model's name on the Hub, OWNER/NAME or OWNER/NAME:KIND.
+
+    >>> hub_model("Qwen/Qwen3-0.6B"), hub_model("./models/x"), hub_model("/models/x")
+    (HubModel(name='Qwen/Qwen3-0.6B', kind=''), None, None)
     """
-    return text if _NAME.fullmatch(text) else None
+    match = _NAME.fullmatch(text)
+    return None if match is None else HubModel(match[1], match[2] or "")
 
 
-def fetching(name: str) -> tuple[str, str]:
-    """The two commands with which a model of the Hub is served."""
-    folder = f"~/models/{name.rpartition('/')[2]}"
-    return f"{_tool('hf')} download {name} --local-dir {folder}", serving(folder)
+def on_hub(model: str | None) -> HubModel | None:
+    """A model that is named as on the Hub, and is no folder or file here."""
+    if model is None or model.endswith(".gguf") or _holds(model, Path.exists):
+        return None
+    return hub_model(model)
 
 
-def serving(folder: str) -> str:
-    return f"{_tool('radixlm')} serve {folder}"
+def serving(model: str) -> str:
+    """The command that serves a folder, a file or a model of the Hub."""
+    return f"{_tool('radixlm')} serve {model}"
 
 
 def _tool(name: str) -> str:
-    """How this shell can call a command that comes with RadixLM, hf of huggingface_hub included."""
+    """How this shell can call a command that comes with RadixLM."""
     beside = Path(sys.executable).with_name(name)
     if shutil.which(name) is not None or not beside.is_file():
         return name
@@ -120,12 +130,12 @@ def check_kind(folder: Path) -> None:
 
 def _adapter(folder: Path) -> UnsupportedModelError:
     base = str(_read(folder / "adapter_config.json").get("base_model_name_or_path") or "")
-    known = hub_name(base)
+    known = hub_model(base)
     whose = f" for the model {base!r:.200}" if base else ""
     return UnsupportedModelError(
         f"{str(folder)!r} is a LoRA adapter{whose}, not a model (it has an adapter_config.json); "
         f"serve that with --lora-paths {shlex.quote(str(folder))}",
-        commands=fetching(known) if known else (),
+        commands=(serving(known.name),) if known else (),
     )
 
 
@@ -142,7 +152,7 @@ def _quantized(folder: Path, how: str, field: str) -> UnsupportedModelError:
         f"is not supported yet: {_SERVED}. Take the model that it was made from, which "
         "--quantization int8, fp8 or int4 makes as small while it is loaded"
         f"{_INSTEAD.get(how, '')}",
-        commands=fetching(made_from[1] if made_from else "OWNER/NAME"),
+        commands=(serving(made_from[1] if made_from else "OWNER/NAME"),),
     )
 
 
@@ -243,15 +253,9 @@ def _holds(model: str, test: Callable[[Path], bool]) -> bool:
 def _missing(model: str) -> ModelError:
     if model.endswith(".gguf"):
         return ModelError(f"there is no file {model!r:.200}; give the path of a GGUF file")
-    if (name := hub_name(model)) is not None:
-        return ModelError(
-            f"there is no folder {model!r}. If it is a model on the Hugging Face Hub, fetch it "
-            "once, then serve the folder",
-            commands=fetching(name),
-        )
     return ModelError(
         f"there is no folder {model!r:.200}; give the path of a model's folder in Hugging Face "
-        "format or of a GGUF file, or none at all for the embedded demo model. To fetch one from "
-        "the Hub",
-        commands=fetching("OWNER/NAME"),
+        "format or of a GGUF file, a name on the Hugging Face Hub, or none at all for the embedded "
+        "demo model",
+        commands=(serving("OWNER/NAME"),),
     )

@@ -148,7 +148,7 @@ def test_commands_that_help_stand_alone_on_their_lines(monkeypatch, capsys):
     ("arguments", "code", "text"),
     [
         (["generate", "/no/where", "hi"], 1, "there is no folder '/no/where'"),
-        (["chat", "models/typo"], 1, "hf download models/typo --local-dir ~/models/typo\n"),
+        (["chat", "/models/typo"], 1, "radixlm serve OWNER/NAME\n"),
         (["serve", "--port", "0", "--model-path", "/no/where"], 1, "there is no folder"),
         (["serve", "--port", "99999"], 2, "--port is a number from 0 to 65535, got 99999"),
         (["serve", "--host", "1.2.3.4"], 2, "cannot listen on 1.2.3.4 port 30000"),
@@ -210,6 +210,7 @@ def test_generate_takes_a_first_argument_that_is_no_folder_as_prompt(monkeypatch
             return []
 
     monkeypatch.setattr("radixlm.cli.model_commands.Engine", FakeEngine)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for first in ("hello you", "/ is a slash", "x" * 5000):
         CliRunner().invoke(generate, [first, "two"])
         assert asked[-2:] == [None, [first, "two"]]

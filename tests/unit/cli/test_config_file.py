@@ -23,7 +23,7 @@ def served(monkeypatch):
     """What `serve` was called with."""
     calls: list[tuple[EngineConfig, ServerConfig]] = []
     monkeypatch.setattr(model_commands, "run_server", lambda *configs: calls.append(configs[:2]))
-    monkeypatch.setattr(model_commands, "checked", lambda *_configs: nullcontext())
+    monkeypatch.setattr(model_commands, "checked", lambda config, _: nullcontext((config, None)))
     return calls
 
 

@@ -58,9 +58,8 @@ def test_each_kind_is_named_with_the_command_for_another(tmp_path, files, what):
             "float16, and by compressed-tensors, gptq, awq, mxfp4, fp8, fbgemm_fp8, modelopt"
             in error.message
         )
-    download, serve = error.commands
-    assert "hf download OWNER/NAME --local-dir ~/models/NAME" in download
-    assert serve.endswith("radixlm serve ~/models/NAME")
+    [serve] = error.commands
+    assert serve.endswith("radixlm serve OWNER/NAME")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +181,7 @@ def test_an_adapter_names_its_model(tmp_path):
     error = refused(folder_with(tmp_path / "hub", known))
     assert "is a LoRA adapter for the model 'Qwen/Qwen3-0.6B'" in error.message
     assert f"--lora-paths {tmp_path / 'hub'}" in error.message
-    assert "hf download Qwen/Qwen3-0.6B --local-dir ~/models/Qwen3-0.6B" in error.commands[0]
+    assert error.commands[0].endswith("radixlm serve Qwen/Qwen3-0.6B")
     local = {"adapter_config.json": {"base_model_name_or_path": "/models/base"}}
     error = refused(folder_with(tmp_path / "local", local))
     assert "for the model '/models/base'" in error.message
@@ -203,7 +202,8 @@ def test_a_merged_model_may_keep_its_adapter_s_config(tmp_path):
 )
 def test_the_model_card_says_what_a_checkpoint_was_quantized_from(tmp_path, card):
     files = {**quantized("hqq"), "README.md": f"---\nlicense: mit\n{card}\n---\n# Model\n"}
-    assert "hf download A/B-7B " in refused(folder_with(tmp_path / "m", files)).commands[0]
+    [serve] = refused(folder_with(tmp_path / "m", files)).commands
+    assert serve.endswith("radixlm serve A/B-7B")
 
 
 def test_the_hub_s_own_cache_leads_to_the_version_in_it(tmp_path):
@@ -215,12 +215,6 @@ def test_the_hub_s_own_cache_leads_to_the_version_in_it(tmp_path):
 def test_what_else_is_wrong_with_a_config_is_told_by_its_reader(tmp_path, config):
     model = folder_with(tmp_path / "model", {"config.json": config})
     assert str(resolve_model(model)) == model
-
-
-def test_a_name_of_the_hub_is_answered_with_its_download():
-    with pytest.raises(ModelError, match=r"no folder 'Qwen/Qwen3-0\.6B'") as caught:
-        resolve_model("Qwen/Qwen3-0.6B")
-    assert "hf download Qwen/Qwen3-0.6B --local-dir ~/models/Qwen3-0.6B" in str(caught.value)
 
 
 @pytest.mark.parametrize("model", ["/no/where", "x" * 5000, "a\0b", "", "~nobody-of-that-name/x"])

@@ -126,6 +126,7 @@ def test_answers_are_the_same_and_nothing_is_left_of_drafts(
     others' drafts are taken from.
     """
     answers: dict[tuple[int, ...], list[int]] = {}
+    window = 0 if states else window  # they go into no place together
     size = WindowSize.of(window, 0.01, CAPACITY, page_size, budget) if window else None
     thief, watcher = Thief(), Watcher()
     bench = DiskBench(

@@ -83,5 +83,5 @@ def test_every_field_is_known() -> None:
     assert {item.name for item in fields(ScheduledBatch)} == {"rows", "masks", "windows", "states"}
     assert {item.name for item in fields(ScheduledRow)} == {
         *("request", "row", "tokens", "start", "prompt_length", "new_slots", "remaps"),
-        *("segments", "samples", "state", "checkpoints", "spares", "drafted", "ahead"),
+        *("segments", "samples", "state", "checkpoints", "drafted", "ahead"),
     }

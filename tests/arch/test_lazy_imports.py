@@ -51,7 +51,6 @@ LAZY = {
         "radixlm.ray.deploy.deploy",
         "radixlm.server.serve.serve",
     ],
-    "cli/options.py": ["radixlm.text.hub.fetch"],
     "cli/sim_command.py": ["radixlm.sim.calibration.measured", "radixlm.sim.live.played"],
     # `named` and `later` themselves.
     "cli/start.py": ["import_module(module)", "radixlm.cli.commands.main"],

@@ -21,8 +21,8 @@ from radixlm.layers.mamba1 import Mamba1Sizes
 from radixlm.layers.rg_lru import LruSizes
 from radixlm.memory.pools import MOST_TOKENS
 from radixlm.models.model_config import ModelConfig
-from radixlm.text.hub import fetch
-from radixlm.text.model_folder import loadable, on_hub
+from radixlm.text.hub import fetched
+from radixlm.text.model_folder import loadable
 
 _NOT_WITH_STATES = ("tp_size", "lora_paths")
 _PLACES = ("host_kv_tokens", "disk_cache")
@@ -32,8 +32,7 @@ def chosen(config: EngineConfig) -> tuple[ModelFiles, ModelConfig, torch.device,
     """Choose what is to be loaded, and where; nothing is loaded yet. Raises ConfigError,
     ModelError.
     """
-    hub = on_hub(config.model)
-    files = files_of(loadable(config.model if hub is None else str(fetch(hub, config.revision))))
+    files = files_of(loadable(fetched(config.model, config.revision)))
     model = config_of(config, files)
     _check_latents(config, model)
     _check_states(config, model)

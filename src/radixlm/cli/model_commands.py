@@ -19,7 +19,6 @@ from radixlm.cli.options import (
     HintingCommand,
     at_hand,
     engine_options,
-    fetch,
     model_path_option,
     option,
     options_of_engine,
@@ -36,6 +35,7 @@ from radixlm.core.request import RequestOutput
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
 from radixlm.server.http.logs import log_to_stderr
+from radixlm.text.hub import fetch
 from radixlm.text.model_folder import DEMO_NAME, hub_model, is_model, loadable, on_hub
 
 compared = later("radixlm.cli.comparison:compared")
@@ -72,11 +72,13 @@ def checked(
     """Check where to listen, with a moment's look at what may be wrong: to fetch a model, to import
     torch and to load takes longer. Raises ModelError, ConfigError.
     """
-    if on_hub(config.model) is None:
-        loadable(config.model)
+    place, named = config.model, on_hub(config.model) is not None
+    if not named:
+        loadable(place)
     check_certificate(settings)
     with listening(settings) as listener:
-        place = at_hand(config.model, config.revision)
+        if named:
+            place = at_hand(place, config.revision)
         logging.getLogger("radixlm.server").info("Loading %s ...", config.model or DEMO_NAME)
         yield replace(config, model=place), listener
 

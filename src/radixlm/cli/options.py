@@ -15,17 +15,16 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import click
 import yaml
 
-from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.core.flags import at_home, flags_of, option_name
 from radixlm.core.sampling import SamplingParams
 from radixlm.formats.files import read_table
 from radixlm.server.config.server_config import ServerConfig
-from radixlm.text.model_folder import DEMO_NAME, loadable, on_hub
+from radixlm.text.hub import fetched
+from radixlm.text.model_folder import DEMO_NAME, loadable
 
 F = TypeVar("F", bound=Callable[..., Any])
-fetch = later("radixlm.text.hub:fetch")
 
 # Those of SamplingParams' fields that are options.
 _SAMPLING_HELP = {
@@ -106,8 +105,7 @@ def at_hand(model: str | None, revision: str | None) -> str | None:
     """The model's place here: fetched first where it is named as on the Hub, and looked at before
     torch is imported. Raises ModelError.
     """
-    hub = on_hub(model)
-    place = model if hub is None else str(fetch(hub, revision))
+    place = fetched(model, revision)
     loadable(place)
     return place
 

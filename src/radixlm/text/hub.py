@@ -8,19 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import httpx2
-from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+import huggingface_hub as library  # imports what is asked of it at its first use
+from huggingface_hub import constants, errors
 
 from radixlm.core.errors import ModelError
-from radixlm.text.model_folder import HubModel, serving
+from radixlm.text.model_folder import HubModel, on_hub, serving
 
 # What is read of a folder: no pickles, no code.
 _BESIDE = (".json", ".jinja", ".model", ".txt", ".md")
@@ -32,6 +24,12 @@ _SHOWN = 12
 _LOG_IN = ("hf auth login",)
 
 
+def fetched(model: str | None, revision: str | None) -> str | None:
+    """The model's place here, after `fetch` where it is named as on the Hub."""
+    hub = on_hub(model)
+    return model if hub is None else str(fetch(hub, revision))
+
+
 def fetch(model: HubModel, revision: str | None = None) -> Path:
     """Fetch what is missing of a model; returns its folder in the Hub's cache, or its GGUF file.
 
@@ -41,27 +39,27 @@ def fetch(model: HubModel, revision: str | None = None) -> Path:
     hub = constants.ENDPOINT
     try:
         return _fetched(model, revision)
-    except GatedRepoError:
+    except errors.GatedRepoError:
         raise ModelError(
             f"{model.name} is for those who have accepted its terms at {hub}/{model.name}; then "
             "log in, or set HF_TOKEN",
             commands=_LOG_IN,
         ) from None
-    except (RepositoryNotFoundError, HFValidationError):
+    except (errors.RepositoryNotFoundError, errors.HFValidationError):
         raise ModelError(
             f"there is no folder {model.name!r}, and {hub} has no such model, or a private one: "
             "look for its name there, or log in",
             commands=_LOG_IN,
         ) from None
-    except RevisionNotFoundError:
+    except errors.RevisionNotFoundError:
         raise ModelError(f"{model.name} has no revision {revision!r}") from None
-    except LocalEntryNotFoundError:
+    except errors.LocalEntryNotFoundError:
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{hub} does not answer"
         raise ModelError(
             f"there is no folder {model.name!r}, none in the Hub's cache, "
             f"{constants.HF_HUB_CACHE}, and {why}"
         ) from None
-    except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
+    except (errors.HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise ModelError(
             f"cannot fetch {model.name}: {error}; the same command goes on where it broke off"
         ) from None
@@ -69,11 +67,11 @@ def fetch(model: HubModel, revision: str | None = None) -> Path:
 
 def _fetched(model: HubModel, revision: str | None) -> Path:
     try:
-        info = HfApi().model_info(model.name, revision=revision, files_metadata=True)
-    except (OfflineModeIsEnabled, httpx2.ConnectError, httpx2.TimeoutException):
+        info = library.HfApi().model_info(model.name, revision=revision, files_metadata=True)
+    except (errors.OfflineModeIsEnabled, httpx2.ConnectError, httpx2.TimeoutException):
         # With no patterns it is asked for nothing, and tells where what is cached lies.
         folder = Path(
-            snapshot_download(
+            library.snapshot_download(
                 model.name, revision=revision, local_files_only=True, allow_patterns=[]
             )
         )
@@ -84,10 +82,10 @@ def _fetched(model: HubModel, revision: str | None) -> Path:
     missing = [
         name
         for name in files
-        if not isinstance(try_to_load_from_cache(model.name, name, revision=info.sha), str)
+        if not isinstance(library.try_to_load_from_cache(model.name, name, revision=info.sha), str)
     ]
     _check_room(model, sum(sizes[name] for name in missing))
-    given = snapshot_download(model.name, revision=revision, allow_patterns=list(files))
+    given = library.snapshot_download(model.name, revision=revision, allow_patterns=list(files))
     return _place(Path(given), files)
 
 

@@ -101,6 +101,6 @@ def load_head(
         folder = DEMO_HEAD if given is None else Path(given)
         head = load_eagle3(folder, model, dtype=dtype, device=device, choose=packing["choose"])
         paths = weight_files(folder)
-    rows = min(config.max_running_requests, config.chunked_prefill_size)
+    rows = config.request_rows
     scratch = rows * config.speculative_num_draft_tokens
     return LoadedHead(head, HeadRows(head.shape, scratch), tuple(stamped(paths)))

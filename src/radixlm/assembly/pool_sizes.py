@@ -42,7 +42,7 @@ def make_memory(
     head: HeadRows | None = None,
 ) -> tuple[KVPool, ReqToTokenPool]:
     """Raises ConfigError."""
-    n_rows = min(config.max_running_requests, config.chunked_prefill_size)
+    n_rows = config.request_rows
     shape = model.n_layers, capacity, model.n_kv_heads, model.head_dim
     coded, latent = config.kv_cache_dtype == "int8", model.traits.latents is not None
     try:

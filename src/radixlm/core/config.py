@@ -269,6 +269,11 @@ class EngineConfig:
         if self.deterministic and self.device.startswith("cuda"):
             raise ConfigError("--deterministic is for CPUs; it does not go with --device cuda")
 
+    @property
+    def request_rows(self) -> int:
+        """Requests that can run together: each computes one token of a step at least."""
+        return min(self.max_running_requests, self.chunked_prefill_size)
+
     def _check_ranks(self) -> None:
         for name in _ALONE:
             if self.tp_size > 1 and getattr(self, name):

@@ -242,7 +242,8 @@ def test_chat_remembers_and_shows_what_was_cached(folder: str):
 
 def test_chat_goes_on_after_a_question_that_is_too_long(folder: str):
     lines = "x" * 300 + "\nhi\n"
-    done = invoke(chat, folder, "--max-tokens", "3", "--kv-tokens", "200", input=lines)
+    options = ["--max-tokens", "3", "--temperature", "0", "--kv-tokens", "200"]
+    done = invoke(chat, folder, *options, input=lines)
     assert "/clear starts anew" in done.stderr
     assert "3 new" in done.output
 
@@ -336,7 +337,8 @@ def test_a_unix_socket_is_taken_away_and_a_json_log_is_json_to_the_end(folder: s
 
 def test_the_model_may_be_an_option(folder):
     result = invoke(
-        generate, "--model-path", folder, "hi", "--max-tokens", "2", "--kv-tokens", "99"
+        *[generate, "--model-path", folder, "hi", "--temperature", "0"],
+        *["--max-tokens", "2", "--kv-tokens", "99"],
     )
     assert "2 new" in result.stderr
 

@@ -34,9 +34,9 @@ from benchmarks.rows import show_rows
 from radixlm.assembly import DEMO_MODEL
 from radixlm.bench.agent_traces import Session, read_traces
 from radixlm.cache.radix.tree import RadixTree
-from radixlm.drafts.acceptance import Acceptance
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling, in_common
 from radixlm.drafts.tree_drafts import TreeDrafts
+from radixlm.scheduler import DraftPolicy
 
 CAPACITY = 1 << 23
 MOSTS = (8, 16)
@@ -45,18 +45,22 @@ WINDOW = 100
 
 
 class Ours:
-    """The tree's drafts. worth: a draft ends where the chance that it is right so far is below."""
+    """The tree's drafts. worth: a draft ends where the chance that it is right so far is below.
+    siblings: the likeliest rows are drafted of each draft and its sibling, as many as without.
+    """
 
-    def __init__(self, worth: float = 0.0) -> None:
+    def __init__(self, worth: float = 0.0, *, siblings: bool = False) -> None:
         self._tree = RadixTree()
-        self._drafts = TreeDrafts(self._tree, CAPACITY)
-        self._acceptance = Acceptance()
+        self._drafts = TreeDrafts(self._tree, CAPACITY, siblings=siblings)
+        self._policy = DraftPolicy()
+        self._siblings = siblings
         self._worth = worth
         self._draft: Draft | None = None
+        self._proposed: Draft | None = None
 
     def begin(self, prompt: Tokens) -> None:
         self._text = np.concatenate((prompt, np.zeros(20_000, dtype=np.int32)))
-        self._end = self._proposed = prompt.size
+        self._end = self._asked = prompt.size
         self._insert()
 
     def take(self, token: int) -> None:
@@ -70,16 +74,21 @@ class Ours:
     def propose(self, most: int) -> Sequence[int]:
         self._learn()
         draft = self._drafts.propose(None, self._text[: self._end].data, most)
-        if draft is not None and self._worth:
-            chances = self._acceptance.chances(draft)
-            kept = sum(chance >= self._worth for chance in chances)
-            draft = draft._replace(tokens=draft.tokens[:kept]) if kept else None
-        self._draft, self._proposed = draft, self._end
+        self._proposed, self._asked = draft, self._end
+        if draft is not None and (self._worth or self._siblings):
+            draft = self._policy.likeliest(draft, self._worth)
+        self._draft = draft
         return () if draft is None else draft.tokens
 
+    @property
+    def sibling(self) -> Sibling | None:
+        """Of what was proposed last."""
+        return None if self._draft is None else self._draft.sibling
+
     def _learn(self) -> None:
-        if self._draft is not None and self._end > self._proposed:
-            self._acceptance.learn(self._draft, self._end - self._proposed - 1)
+        if self._draft is not None and self._proposed is not None and self._end > self._asked:
+            drawn = self._text[self._asked : self._end].tolist()
+            self._policy.verify(self._draft, self._proposed, drawn)
         self._draft = None
 
     def _insert(self) -> None:
@@ -97,9 +106,13 @@ def replay(rule: Rule, sessions: Sequence[Session], most: int) -> tuple[list[int
             while known < len(answer_tokens):
                 left = len(answer_tokens) - known
                 draft = rule.propose(min(most, left)) if known else ()
-                right = 0
-                while right < len(draft) and draft[right] == answer_tokens[known + right]:
-                    right += 1
+                follows = answer_tokens[known:]
+                right = in_common(draft, follows)
+                sibling = rule.sibling if known and isinstance(rule, Ours) else None
+                if sibling is not None:
+                    drafted += len(sibling.tokens)
+                    if sibling.after == right:
+                        right += in_common(sibling.tokens, follows[right:])
                 new = min(right + 1, left)
                 for token in answer_tokens[known : known + new]:
                     rule.take(token)
@@ -113,7 +126,9 @@ def replay(rule: Rule, sessions: Sequence[Session], most: int) -> tuple[list[int
 def rules(vocabulary: int, total: int) -> dict[str, Callable[[], Rule]]:
     return {
         "ours": Ours,
+        "ours, with siblings": lambda: Ours(siblings=True),
         "ours, chance over 0.2": lambda: Ours(0.2),
+        "ours, siblings, over 0.1": lambda: Ours(0.1, siblings=True),
         "vLLM ngram, 2 to 5": PromptLookup,
         "vLLM ngram, 5": lambda: PromptLookup(5),
         "vLLM suffix": lambda: SuffixDecoding(vocabulary, total),

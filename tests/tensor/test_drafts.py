@@ -14,7 +14,7 @@ from radixlm import Engine, SamplingParams
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import RequestOutput
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling
 from radixlm.drafts.tree_drafts import TreeDrafts
 from radixlm.runner.model_runner import ModelRunner
 from radixlm.testing.peft_adapters import make_adapter
@@ -47,18 +47,23 @@ FORMED = SamplingParams(max_tokens=40, temperature=1.5, seed=5, logprobs=1, gram
 
 
 class Oracle:
-    """Drafts what was answered before, every third token of it wrong in some drafts; and counts the
-    tokens that steps saved.
+    """Drafts what was answered before, every third token of it wrong in some drafts, which siblings
+    know better; and counts the tokens that steps saved, and the siblings that were right.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.saved = 0
+        self.saved = self.siblings = 0
         self.texts: list[list[int]] = []
         execute = ModelRunner.execute
 
         def counted(runner: ModelRunner, batch: ScheduledBatch) -> StepResult:
             result = execute(runner, batch)
             self.saved += sum(map(len, result.more.values()))
+            self.siblings += sum(
+                len(its) > row.sibling.start - row.known
+                for place, its in result.more.items()
+                if (row := batch.rows[place]).sibling is not None
+            )
             return result
 
         patch.setattr(ModelRunner, "execute", counted)
@@ -69,9 +74,12 @@ class Oracle:
         for text in self.texts:
             if text[: len(known)] == known and len(text) > len(known):
                 draft = text[len(known) :][:most]
+                right, sibling = tuple(draft[2:]), None
                 if len(known) % 4 == 0:
                     draft[2::3] = [3] * len(draft[2::3])
-                return Draft(tuple(draft), "oracle", 4)
+                    if right and right[0] != 3:
+                        sibling = Sibling(2, (*right[:5], 3)[: most - 2], 4)
+                return Draft(tuple(draft), "oracle", 4, sibling)
         return None
 
 
@@ -103,6 +111,7 @@ def told(outputs: list[RequestOutput]) -> list[tuple[Any, ...]]:
     ]
 
 
+WITH_STATES = {"qwen3_5_text", "qwen3_next", "lfm2", "nemotron_h"}
 CASES = [
     ("llama", {}),
     ("llama", {"page_size": 4}),
@@ -132,6 +141,8 @@ def test_the_same_answers(
 ) -> None:
     plain, drafted = answers(oracle, make_checkpoint(tmp_path, family), **flags)
     assert told(drafted) == told(plain)
+    chains = not flags.keys().isdisjoint({"page_size", "tp_size"}) or family in WITH_STATES
+    assert chains == (oracle.siblings == 0)
     # Of keys in bytes, single rows and several are multiplied in other ways.
     near = 1e-2 if "kv_cache_dtype" in flags else 1e-4
     if family == "deepseek_v32":

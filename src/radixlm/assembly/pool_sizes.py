@@ -6,6 +6,7 @@ import torch
 
 from radixlm.assembly.state_slots import STATE_SHARE
 from radixlm.assembly.windows import Windows
+from radixlm.core.batch import MOST_SIBLINGS
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.memory.pools import (
@@ -57,7 +58,7 @@ def make_memory(
                 shapes=model.kv_shapes,
                 head=head,
             ),
-            ReqToTokenPool(n_rows, longest, device),
+            ReqToTokenPool(n_rows + MOST_SIBLINGS, longest, device),
         )
     except (RuntimeError, MemoryError, ValueError) as error:
         raise ConfigError(

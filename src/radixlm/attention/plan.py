@@ -134,8 +134,12 @@ def _readers(
 
 
 def _node(row: ScheduledRow, depth: int, largest: int) -> int | None:
-    """The node there, if all of it comes before the row's new tokens, and these are few."""
-    if row.n_new > largest or depth >= len(row.segments) or row.segments[depth].stop > row.start:
+    """The node there, if all of it comes before the row's new tokens, and these are few; a row that
+    has a sibling shares with it, however many they are.
+    """
+    if row.n_new > largest and row.sibling is None and row.beside is None:
+        return None
+    if depth >= len(row.segments) or row.segments[depth].stop > row.start:
         return None
     return row.segments[depth].node_id
 

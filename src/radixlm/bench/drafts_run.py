@@ -50,19 +50,17 @@ class Replayed:
             token if token is None else self._recorded(row, token)
             for row, token in zip(rows, sample(logits, rows, masks), strict=True)
         ]
-        before: int | None = None
-        counts, asked = False, None
+        known, asked, right = 0, None, list[int | None]()
         for row, token in zip(rows, drawn, strict=True):
             name = row.request.request_id
             if name != asked:
-                self.yields.append(1)
-                self.drafted.append(0)
-                counts = True
-            else:
-                self.drafted[-1] += 1
-                counts = counts and before == int(row.tokens[-1])
-                self.yields[-1] += counts
-            before, asked = token, name
+                self.yields.append(0)
+                self.drafted.append(-1)
+                known, asked, right = row.stop, name, []
+            self.drafted[-1] += 1
+            if row.tokens[known:].tolist() == right:
+                self.yields[-1] += 1
+                right.append(token)
         return drawn
 
     def _recorded(self, row: ScheduledRow, token: int) -> int:

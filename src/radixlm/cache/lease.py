@@ -311,21 +311,29 @@ class Lease:
         self._keeper.laid_aside -= self.reserve
         self._keeper.drop(self, used=used)
 
-    def segments(self) -> tuple[Segment, ...]:
-        """The nodes that hold tokens [0, length), then the private tail, in token order."""
+    def prefer(self, start: int, first: int, stop: int) -> None:
+        """Have tokens from `start` on, none of which is committed, lie in the slots of tokens
+        [first, stop), which come after them; theirs move up. Of single pages, without components.
+        """
+        self._check_open()
+        self._slots[start:stop] = np.roll(self._slots[start:stop], stop - first)
+        self._tail = list(split_runs(self._slots[self.committed : self._allocated]))
+
+    def segments(self, upto: int | None = None) -> tuple[Segment, ...]:
+        """The nodes that hold tokens [0, upto), all if it is None, then the private tail, in token
+        order. upto: of more tokens than are committed.
+        """
+        length = self.length if upto is None else upto
         version = self._keeper.tree.version
         if self._path[0] != version:
             path = [
                 Segment(at.id, at.start, at.end, at.extents) for at in upward(self.node) if at.end
             ]
             self._path = (version, tuple(path[::-1]))
-        if self.length == self.committed:
+        if length == self.committed:
             return self._path[1]
-        tail = self._tail_without(self._allocated - self.length)
-        return (
-            *self._path[1],
-            Segment(None, self.committed, self.length, tuple(tail)),
-        )
+        tail = self._tail_without(self._allocated - length)
+        return *self._path[1], Segment(None, self.committed, length, tuple(tail))
 
     def private_slots(self) -> Slots:
         """(private_size,) the slots that only this lease uses; a copy."""

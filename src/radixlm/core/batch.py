@@ -13,6 +13,9 @@ import numpy.typing as npt
 from radixlm.core.keys import Key, Slots
 from radixlm.core.request import GenerateRequest, TokenLogprob
 
+# Rows of a request table, after those of requests, that siblings have in a step.
+MOST_SIBLINGS: Final = 8
+
 
 class Extent(NamedTuple):
     """A run of slots [start, stop) that hold consecutive tokens."""
@@ -58,6 +61,9 @@ class ScheduledRow:
     model has none. checkpoints: after how many tokens, of these, it is copied, and to which slot.
     spares: the same, of those after which only a draft comes. ahead: how many tokens a draft head
     is to draft after those that are drawn.
+    sibling: a row for the other way that the draft may go: it begins with the first token that
+    differs, is computed along, and counts where that token is drawn. It is in no batch by itself.
+    beside: of a sibling, the row in the request table whose slots are its own up to `start`.
     """
 
     request: GenerateRequest
@@ -74,6 +80,8 @@ class ScheduledRow:
     spares: tuple[tuple[int, int], ...] = ()
     drafted: int = 0
     ahead: int = 0
+    sibling: ScheduledRow | None = None
+    beside: int | None = None
 
     @property
     def stop(self) -> int:
@@ -91,23 +99,44 @@ class ScheduledRow:
 
     def draws(self) -> list[ScheduledRow]:
         """The row as it is for each token that is drawn of it: with none of its draft, one, ..."""
-        if not self.drafted:
+        if not self.drafted and self.sibling is None:
             return [self]
         stops = range(self.known, self.stop + 1)
-        return [replace(self, tokens=self.tokens[:stop], drafted=0) for stop in stops]
+        own = [replace(self, tokens=self.tokens[:s], drafted=0, sibling=None) for s in stops]
+        return own if self.sibling is None else own + self.sibling.draws()
+
+    @property
+    def n_draws(self) -> int:
+        """The tokens that are drawn of it: `draws`."""
+        return 1 + self.drafted + (0 if self.sibling is None else self.sibling.n_draws)
+
+    @property
+    def parts(self) -> tuple[ScheduledRow, ...]:
+        """The row, and its sibling if it has one: what is computed."""
+        return (self,) if self.sibling is None else (self, self.sibling)
 
     def taken(self, drawn: Sequence[int | None]) -> tuple[int, ...]:
         """The tokens that are as without a draft, of those that were drawn of it: as long as they
-        are what was drafted, and the one that differs; none from a failure on.
+        are what was drafted, and the one that differs; then those of its sibling, if it begins with
+        that one. None from a failure on.
         """
-        taken = []
-        for token, guess in zip(drawn, [*self.draft, None], strict=True):
+        return tuple(token for i in self.path(drawn) if (token := drawn[i]) is not None)
+
+    def path(self, drawn: Sequence[int | None]) -> list[int]:
+        """The places of what is `taken` among what was drawn."""
+        path: list[int] = []
+        for token, guess in zip(drawn, [*self.draft, None], strict=False):
             if token is None:
-                break
-            taken.append(token)
+                return path
+            path.append(len(path))
             if token != guess:
                 break
-        return tuple(taken)
+        its = self.sibling
+        if its is not None and its.start == self.known + len(path) - 1:
+            first = 1 + self.drafted
+            if drawn[len(path) - 1] == its.tokens[its.start]:
+                path += (first + i for i in its.path(drawn[first:]))
+        return path
 
     @property
     def n_new(self) -> int:
@@ -161,8 +190,13 @@ class ScheduledBatch:
     states: StateMoves | None = None
 
     @property
+    def parts(self) -> tuple[ScheduledRow, ...]:
+        """The rows, each before its sibling: what is computed."""
+        return tuple(part for row in self.rows for part in row.parts)
+
+    @property
     def n_tokens(self) -> int:
-        return sum(row.n_new for row in self.rows)
+        return sum(part.n_new for part in self.parts)
 
 
 class Failure(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 from operator import mul
 
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling
 
 # Chances of a draft's first tokens are kept apart, as many as this; all after these are alike.
 DEPTH = 8
@@ -47,9 +47,21 @@ class Acceptance:
         given += given[-1:] * (len(draft.tokens) - DEPTH)
         return list(accumulate(given[: len(draft.tokens)], mul))
 
+    def chances_of_sibling(self, draft: Draft) -> list[float]:
+        """The chances of its sibling's tokens: as far as the draft itself is wrong there."""
+        if (sibling := draft.sibling) is None:
+            return []
+        before = [1.0, *self.chances(draft), 0.0][sibling.after : sibling.after + 2]
+        return [(before[0] - before[1]) * each for each in self.chances(_as_draft(draft, sibling))]
+
     def expected(self, draft: Draft) -> float:
         """How many tokens of a draft are drawn, on average."""
-        return sum(self.chances(draft))
+        return sum(self.chances(draft)) + sum(self.chances_of_sibling(draft))
+
+    def learn_sibling(self, draft: Draft, accepted: int) -> None:
+        """Count the sibling of a draft that was wrong there."""
+        if draft.sibling is not None:
+            self.learn(_as_draft(draft, draft.sibling), accepted)
 
     def learn(self, draft: Draft, accepted: int) -> None:
         """Count a draft that was verified, of which the first `accepted` tokens were drawn."""
@@ -71,3 +83,8 @@ class Acceptance:
             right = [_WEIGHT * (1 - wrong * _SURER**place) for place in range(DEPTH)]
             counts = self._counts[source, bucket] = right, [float(_WEIGHT)] * DEPTH
         return counts
+
+
+def _as_draft(draft: Draft, sibling: Sibling) -> Draft:
+    """The sibling as a draft of a source of its own, so that it is counted apart."""
+    return Draft(sibling.tokens, f"{draft.source}, sibling", sibling.matched)

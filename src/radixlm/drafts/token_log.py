@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -121,6 +122,12 @@ class TokenLog:
         """The longest match of the last tokens, of those the newest; NOTHING where there is none.
         tail: (n,) int32s, as bytes; of more than REACH tokens the last ones count.
         """
+        return max(self.places(tail, longest=True), key=itemgetter(0), default=NOTHING)
+
+    def places(self, tail: bytes, *, longest: bool = False) -> list[Found]:
+        """The newest matches of the last four tokens, and the newest ones of two and of one.
+        longest: none but those that may be it.
+        """
         tail = tail[-REACH * TOKEN_BYTES :]
         size = len(tail)
         first, second, third, last = _last_four(bytes(4 * TOKEN_BYTES) + tail, size)
@@ -128,29 +135,29 @@ class TokenLog:
         two = one + third * FACTORS[1]
         four = two + second * FACTORS[2] + first * FACTORS[3]
         number, cells, mask = int.from_bytes(tail, "little"), self._bytes, self._mask
-        best, at, left = 0, 0, WALK
+        found: list[Found] = []
         place = self._by_four[four >> _SHIFT & mask]
         for _ in range(WALK * _STRAY):
-            if not place or not left:
+            if not place or len(found) == WALK:
                 break
             end = place * TOKEN_BYTES
             differ = int.from_bytes(cells[end - size : end], "little") ^ number
             matched = (size * 8 - differ.bit_length()) // _TOKEN_BITS
             if matched >= _LONG:
-                left -= 1
-                if matched > best:
-                    best, at = matched, place
-                    if not differ:
-                        break
+                found.append(Found(matched, place))
+                if longest and not differ:
+                    break
             place = self._next[place]
-        if best:
-            return Found(best, at)
-        for table, found, order in ((self._by_two, two, _SHORT), (self._by_one, one, _ONE)):
-            place = table[found >> _SHIFT & mask]
+        if found and longest:
+            return found
+        for table, sum_, order in ((self._by_two, two, _SHORT), (self._by_one, one, _ONE)):
+            place = table[sum_ >> _SHIFT & mask]
             end = place * TOKEN_BYTES
             if place and (matched := agreeing(cells[end - size : end], number, size)) >= order:
-                return Found(matched, place)
-        return NOTHING
+                found.append(Found(matched, place))
+                if longest:
+                    break
+        return found
 
     def after(self, place: int, most: int) -> list[int]:
         """Read at most `most` tokens from a place on, all of one piece."""

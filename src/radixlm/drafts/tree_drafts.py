@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -10,9 +11,9 @@ from radixlm.cache.radix.node import TreeNode, upward
 from radixlm.cache.radix.observer import TreeObserver
 from radixlm.cache.radix.tree import RadixTree
 from radixlm.core.keys import Key
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling, in_common
 from radixlm.drafts.own_tail import find_within, going_on
-from radixlm.drafts.token_log import LEAD, LEAST_CAPACITY, NOTHING, TOKEN_BYTES, TokenLog
+from radixlm.drafts.token_log import LEAD, LEAST_CAPACITY, TOKEN_BYTES, TokenLog
 
 SOURCE = "tree"
 # Tokens that a running request writes at a time. What it has not written yet is looked for in its
@@ -35,10 +36,12 @@ class TreeDrafts(TreeObserver):
     until the log has forgotten it. Used by the engine's thread alone.
 
     capacity: tokens of all logs together. Where one would grow beyond it, larger ones forget their
-    older halves, and if none is larger the log itself does.
+    older halves, and if none is larger the log itself does. siblings: drafts have these, from the
+    longest match after which other tokens come.
     """
 
-    def __init__(self, tree: RadixTree, capacity: int) -> None:
+    def __init__(self, tree: RadixTree, capacity: int, *, siblings: bool = False) -> None:
+        self._siblings = siblings
         self._capacity = max(capacity, LEAST_CAPACITY)
         self._logs: dict[Hashable, TokenLog] = {}
         # The number of the place where the first token of each node was written, see TokenLog.base.
@@ -63,12 +66,22 @@ class TreeDrafts(TreeObserver):
         last = np.asarray(tokens[-2 * BUNCH :], dtype=np.int32)
         tail = last.tobytes()
         near, log = find_within(tail), self._logs.get(namespace)
-        far = NOTHING if log is None else log.find(tail)
-        if log is not None and far.matched > near.matched:
-            return Draft(tuple(log.after(far.place, most)), SOURCE, far.matched)
-        if not near.matched:
-            return None
-        return Draft(tuple(going_on(last.tolist(), near.place, most)), SOURCE, near.matched)
+        ways = [(near.matched, 0, near.place)] if near.matched else []
+        if log is not None:
+            ways += (
+                (each.matched, -1, each.place)
+                for each in log.places(tail, longest=not self._siblings)
+            )
+        draft: Draft | None = None
+        for matched, far, place in sorted(ways, key=itemgetter(0, 1), reverse=True):
+            tokens = log.after(place, most) if far and log else going_on([*last], place, most)
+            if draft is None:
+                draft = Draft(tuple(tokens), SOURCE, matched)
+                if not self._siblings:
+                    break
+            elif (same := in_common(draft.tokens, tokens)) < min(len(tokens), len(draft.tokens)):
+                return draft._replace(sibling=Sibling(same, tuple(tokens[same:]), matched))
+        return draft
 
     def wrote(self, namespace: Hashable, tokens: Sequence[int], n_new: int) -> None:
         """Note that a request has `tokens` now, of which the last `n_new` are new. O(n_new)."""

@@ -12,6 +12,7 @@ from radixlm.cache import RadixCache
 from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.eviction import EvictionPolicy
+from radixlm.core.batch import MOST_SIBLINGS
 from radixlm.core.clock import Clock
 from radixlm.core.config import HEADS, EngineConfig
 from radixlm.drafts.corpus import CorpusDrafts
@@ -83,7 +84,8 @@ def _drafting(
     algorithm = config.speculative_algorithm
     if algorithm == "off" or (algorithm == "auto" and cache.states is not None):
         return Drafting((), 0, short_length=short_length)
-    tree = TreeDrafts(cache.tree, _MOST_DRAFTED_FROM)
+    siblings, chooses = _sibling_rows(config, cache), algorithm == "auto"
+    tree = TreeDrafts(cache.tree, _MOST_DRAFTED_FROM, siblings=bool(siblings) and chooses)
     sources: list[DraftSource] = [tree]
     if config.draft_corpus is not None and tokenizer is not None:
         sources.append(CorpusDrafts.load(Path(config.draft_corpus), tokenizer.encode_plain))
@@ -95,7 +97,18 @@ def _drafting(
         short_length=short_length,
         clock=clock,
         head=algorithm if algorithm in HEADS else "",
+        sibling_rows=siblings,
     )
+
+
+def _sibling_rows(config: EngineConfig, cache: RadixCache) -> range:
+    """Rows of the request table for drafts' siblings: none where a token has more than its slot
+    (a window's, a state's, a head's rows), where slots come in pages, or where other ranks compute.
+    """
+    headed = config.speculative_algorithm in HEADS
+    plain = not (cache.components or headed) and cache.page_size == config.tp_size == 1
+    first = config.request_rows
+    return range(first, first + MOST_SIBLINGS * plain)
 
 
 def make_core(

@@ -307,13 +307,16 @@ class ReqToTokenPool:
 
     def apply(self, rows: Iterable[ScheduledRow]) -> None:
         """Follow a step's rows: of each its remaps in order, then its new slots at [start, stop).
-        On a GPU by one copy for all of them.
+        On a GPU by one copy for all of them, and one for each that lies beside another.
 
         Raises IndexError when they lie outside the table.
         """
         # What comes later of a row may replace what came before: first the first of all rows.
         turns: list[list[tuple[int, Slots]]] = []
+        siblings = []
         for row in rows:
+            if row.beside is not None:
+                siblings.append(row)
             for turn, (start, slots) in enumerate((*row.remaps, (row.start, row.new_slots))):
                 self._check(row.row, start, start + slots.size)
                 if self._numbers is not None:
@@ -324,6 +327,8 @@ class ReqToTokenPool:
                 turns[turn].append((row.row * self.table.shape[1] + start, slots))
         if turns:
             self._send(turns)
+        for row in siblings:
+            self.table[row.row, : row.start] = self.table[row.beside, : row.start]
 
     def _check(self, row: int, start: int, stop: int) -> None:
         rows, length = self.table.shape

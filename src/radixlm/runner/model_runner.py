@@ -72,16 +72,21 @@ class ForwardBatch:
         """Lay the batch out; one copy to the device per tensor. short_start: the first position of
         rows whose keys turn by LongRoPE's short factors.
         """
-        rows = batch.rows
+        rows = batch.parts
+        places = [place for place, row in enumerate(batch.rows) for _ in row.parts]
         ends = np.cumsum([row.n_new for row in rows], dtype=np.int64)
-        sampling = tuple(i for i, row in enumerate(rows) if row.samples)
-        wanted = [np.arange(ends[i] - rows[i].drafted - 1, ends[i]) for i in sampling]
+        sampling = tuple(place for place, row in enumerate(batch.rows) if row.samples)
+        wanted = [
+            np.arange(end - row.drafted - 1, end)
+            for row, end in zip(rows, ends, strict=True)
+            if row.samples
+        ]
         prompts = []
         count = sum(map(len, wanted))
         for i, row in enumerate(rows):
             targets = _prompt_targets(row)
             if targets:
-                prompts.append(PromptLogits(i, count, targets))
+                prompts.append(PromptLogits(places[i], count, targets))
                 # Row by row of the logits, the first one predicts the first target.
                 first = ends[i] - row.n_new + _first_target(row) - 1 - row.start
                 wanted.append(np.arange(first, first + len(targets), dtype=np.int64))
@@ -233,13 +238,13 @@ class ModelRunner:
 
     def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
         """A step without sampling, in inference mode: its tokens, what attention reads, logits."""
-        self._req_to_token.apply(batch.rows)
+        self._req_to_token.apply(batch.parts)
         if batch.windows is not None:
             self._kv_pool.move(batch.windows)
         forward = ForwardBatch.from_scheduled(batch, self._device, self._short_start)
-        plan = make_plan(batch.rows, self._backend.sharing)
+        plan = make_plan(batch.parts, self._backend.sharing)
         attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
-        adapted = None if self._adapters is None else self._adapters.of_step(batch.rows)
+        adapted = None if self._adapters is None else self._adapters.of_step(batch.parts)
         with torch.cuda.device_of(self._req_to_token.table):  # where Triton launches
             logits = self._model.forward(
                 forward.token_ids,
@@ -317,15 +322,13 @@ def _sampled(
         if not asked.isdisjoint(batch.masks.places):
             scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
     sampled = iter(draw(scores, rows, masks))
-    taken = {
-        place: (row := batch.rows[place]).taken([*islice(sampled, 1 + row.drafted)])
-        for place in forward.sampling
-    }
+    drawn = {place: [*islice(sampled, batch.rows[place].n_draws)] for place in forward.sampling}
+    taken = {place: batch.rows[place].taken(its) for place, its in drawn.items()}
     wanted = [
         (place, places.index(place) + index, token)
         for place in forward.sampling
         if place in asked
-        for index, token in enumerate(taken[place])
+        for index, token in zip(batch.rows[place].path(drawn[place]), taken[place], strict=True)
     ]
     logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
     if wanted:

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 
 from radixlm.drafts.acceptance import Acceptance
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, in_common
 
 # What drafts must promise to gain, at least: what is measured is not exact.
 MARGIN = 1.05
@@ -107,6 +107,20 @@ class DraftPolicy:
         """Count a draft of which the first `accepted` tokens were drawn."""
         self._acceptance.learn(draft, accepted)
 
+    def verify(self, draft: Draft, proposed: Draft, drawn: Sequence[int]) -> None:
+        """Count a draft in place of which `drawn` came, and a sibling that it was proposed with,
+        though perhaps nothing of it was computed.
+        """
+        right = in_common(draft.tokens, drawn)
+        self._acceptance.learn(draft, right)
+        its = proposed.sibling
+        if its is None or its.after != right or right == len(drawn):
+            return
+        if drawn[right] != proposed.tokens[right]:
+            its = draft.sibling or its._replace(tokens=its.tokens[:1])
+            accepted = in_common(its.tokens, drawn[right:])
+            self._acceptance.learn_sibling(draft._replace(sibling=its), accepted)
+
     def expected(self, draft: Draft) -> float:
         """How many tokens of a draft are drawn, on average."""
         return self._acceptance.expected(draft)
@@ -122,15 +136,37 @@ class DraftPolicy:
 
     def choose(self, drafts: Sequence[Draft], requests: int) -> list[int]:
         """How many tokens of each draft are to be computed in a step of `requests`."""
-        chances = sorted(
-            ((c, -i) for i, each in enumerate(drafts) for c in self._acceptance.chances(each)),
-            reverse=True,
-        )
-        counts, costs = [0] * len(drafts), self.costs.of(requests, len(chances))
+        return [len(each.tokens) for each in self.cut(drafts, requests)]
+
+    def cut(self, drafts: Sequence[Draft], requests: int) -> list[Draft]:
+        """The part of each draft to be computed in a step of `requests`, perhaps no token."""
+        each = (self._likeliest(place, draft) for place, draft in enumerate(drafts))
+        chances = sorted(chain.from_iterable(each), reverse=True)
+        counts, costs = [0] * 2 * len(drafts), self.costs.of(requests, len(chances))
         if costs:
             tokens = accumulate((chance for chance, _ in chances), initial=float(requests))
             rates = [each / seconds for each, seconds in zip(tokens, costs, strict=True)]
             rates[0] *= MARGIN
             for _, place in chances[: rates.index(max(rates))]:
                 counts[-place] += 1
-        return counts
+        both = zip(drafts, counts[::2], counts[1::2], strict=True)
+        return [draft.cut(count, of_sibling) for draft, count, of_sibling in both]
+
+    def likeliest(self, draft: Draft, least: float) -> Draft | None:
+        """The part of a draft, and of its sibling, whose chances are at least `least`; None if none
+        are. No more than the longer of both ways has.
+        """
+        places = [place for chance, place in self._likeliest(0, draft) if chance >= least]
+        cut = draft.cut(places.count(0), places.count(-1))
+        return cut if cut.tokens else None
+
+    def _likeliest(self, place: int, draft: Draft) -> list[tuple[float, int]]:
+        """The chances of its tokens, of -2 x place, and of its sibling's, of one less: the most, as
+        many as the longer of both ways has.
+        """
+        chances = [(chance, -2 * place) for chance in self._acceptance.chances(draft)]
+        if (its := draft.sibling) is None:
+            return chances
+        of_sibling = self._acceptance.chances_of_sibling(draft)
+        chances += ((chance, -2 * place - 1) for chance in of_sibling)
+        return sorted(chances, reverse=True)[: max(len(draft.tokens), its.after + len(its.tokens))]

@@ -7,13 +7,14 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Protocol
 
-from radixlm.core.batch import NewTokens, ScheduledBatch
+from radixlm.core.batch import NewTokens, ScheduledBatch, ScheduledRow
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Slots
-from radixlm.drafts.draft import Draft, DraftSource
+from radixlm.drafts.draft import Draft, DraftSource, in_common
 from radixlm.drafts.head import AS_SURE, DraftedAhead
 from radixlm.scheduler.draft_policy import DraftPolicy
-from radixlm.scheduler.state import Counters, RequestState, counted
+from radixlm.scheduler.siblings import take_sibling, with_sibling
+from radixlm.scheduler.state import Counters, RequestState, counted, scheduled_row
 
 GRAMMAR = "grammar"
 # Drafted tokens of a step, which all have logits: 4 bytes x vocabulary each.
@@ -57,6 +58,7 @@ class Drafting:
     all, of the longest match. wrote: hears of tokens that requests have now. short_length: see
     `Namespace.of_length`: no draft crosses it, since what comes after it is computed anew. head:
     the source whose drafts the runner makes, after a step for the next one; empty: there is none.
+    sibling_rows: of the request table, for drafts' siblings, one each.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Drafting:
         short_length: int | None = None,
         clock: Clock | None = None,
         head: str = "",
+        sibling_rows: Sequence[int] = (),
     ) -> None:
         self._head = head
         self._ahead = self._unasked = 0
@@ -80,7 +83,9 @@ class Drafting:
         self._short_length = short_length
         self.wrote = wrote
         self._clock = clock or WallClock()
+        self._sibling_rows, self._rows_left = sibling_rows, [*sibling_rows]
         self._drafts: dict[RequestState, Draft] = {}
+        self._proposed: dict[RequestState, Draft] = {}
         self._left_out: dict[RequestState, Draft] = {}
         self._guides = NO_GUIDES
         self._left = 0
@@ -90,6 +95,8 @@ class Drafting:
         """Begin a plan of a step. guides: of the requests that have one, by name."""
         self._guides = guides
         self._left = MOST_IN_STEP
+        self._rows_left = [*self._sibling_rows]
+        self._proposed.clear()
         self._drafts.clear()
         self._left_out.clear()
         self._began = None
@@ -115,11 +122,15 @@ class Drafting:
             for state, slots in parts.items()
         ):
             return
+        siblings = len(self._rows_left)
         for state, draft in self._chosen(parts, budget):
-            draft = draft._replace(tokens=draft.tokens[:budget])
+            own = min(len(draft.tokens), budget)
+            draft = draft.cut(own, budget - own if siblings else 0)
             if draft.tokens and (slots := self._lent(state, draft)) is not None:
                 parts[state] = slots
-                budget -= slots.size - 1
+                lent = self._drafts[state]
+                budget -= lent.size
+                siblings -= lent.sibling is not None
         if self._head and parts:
             self._ahead, self._asked = self._wanted_of_head(len(parts)), [*parts]
         for state in self._asked:
@@ -129,7 +140,7 @@ class Drafting:
     def computed(self, batch: ScheduledBatch) -> None:
         """Learn what a step took that has been computed."""
         if self._began is not None and self._policy is not None and batch.rows:
-            drafted = sum(row.drafted for row in batch.rows)
+            drafted = sum(row.n_draws - 1 for row in batch.rows)
             seconds = self._clock.now() - self._began
             if self._head and (drafted > 0) != (self._ahead > 0):
                 return  # drafts begin, or end: no step is like that one again
@@ -141,7 +152,7 @@ class Drafting:
         """
         self.wrote(state.namespace, state.known.data, len(new))
         if new and self._policy is not None and (draft := self._left_out.pop(state, None)):
-            first = draft._replace(tokens=draft.tokens[:1])
+            first = draft.cut(1, 0)
             self._policy.learn(first, int(first.tokens[0] == new[0]))
 
     def heard(self, state: RequestState, tokens: tuple[int, ...], after: int) -> None:
@@ -167,13 +178,22 @@ class Drafting:
         """
         draft = self._drafts.pop(state)
         if self._policy is not None and draft.source != GRAMMAR:
-            self._policy.learn(draft, len(drawn) - 1)
+            self._policy.verify(draft, self._proposed.get(state, draft), drawn)
         accepted = max(min(len(new.tokens), len(drawn)) - 1, 0)
+        if draft.sibling is not None and in_common(draft.tokens, drawn) < accepted:
+            take_sibling(state, draft, accepted)
         state.computed += accepted
         state.running_lease.shrink(state.computed)
         counters.verify(draft, accepted)
         state.drafts = counted(state.drafts, draft, accepted)
         return accepted
+
+    def row_of(self, state: RequestState, slots: Slots) -> ScheduledRow:
+        """The row of a running request in a step: compute the next tokens into `slots`."""
+        row, draft = scheduled_row(state, slots), self._drafts.get(state)
+        if draft is None or draft.sibling is None:
+            return row
+        return with_sibling(row, state, draft.sibling, self._rows_left.pop())
 
     def _wanted_of_head(self, requests: int) -> int:
         """How many tokens a head is to draft for each request, as many as would pay in a step.
@@ -200,11 +220,12 @@ class Drafting:
         if policy is None:
             yield from found
         else:
-            counts = policy.choose([draft for _, draft in found], requests)
-            for (state, draft), count in zip(found, counts, strict=True):
-                if not count:
+            chosen = policy.cut([draft for _, draft in found], requests)
+            for (state, draft), its in zip(found, chosen, strict=True):
+                if not its.tokens:
                     self._left_out[state] = draft
-                yield state, draft._replace(tokens=draft.tokens[:count])
+                self._proposed[state] = draft
+                yield state, its
 
     def _propose(self, state: RequestState, budget: int) -> Draft | None:
         most = min(self._most, self._room(state), budget)
@@ -218,7 +239,7 @@ class Drafting:
         if draft is None or guide is None:
             return draft
         tokens = guide.along(draft.tokens)[:most]
-        return draft._replace(tokens=tuple(tokens)) if tokens else None
+        return Draft(tuple(tokens), draft.source, draft.matched) if tokens else None
 
     def _room(self, state: RequestState) -> int:
         """The most tokens that a draft of it may have."""
@@ -234,12 +255,13 @@ class Drafting:
         of some, which it then has.
         """
         lease = state.running_lease
-        tokens = draft.tokens[: lease.spare(len(draft.tokens))]
-        if not tokens or lease.extend(len(tokens), lent=True) is None:
+        count = lease.spare(len(draft.tokens))
+        draft = draft._replace(tokens=draft.tokens[:count])
+        if not count or lease.extend(draft.size, lent=True) is None:
             lease.spare(0)
             return None
-        self._put(state, draft._replace(tokens=tokens))
-        return lease.slots[state.computed :]
+        self._put(state, draft)
+        return lease.slots[state.computed : state.n_tokens + len(draft.tokens)]
 
     def _put(self, state: RequestState, draft: Draft) -> None:
         self._drafts[state] = draft

@@ -16,7 +16,7 @@ from radixlm.scheduler.drafting import NO_GUIDES, Drafting, Guides
 from radixlm.scheduler.fairness import DecodeTurns
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
 from radixlm.scheduler.restoring import Tiers
-from radixlm.scheduler.state import Counters, RequestState, scheduled_row
+from radixlm.scheduler.state import Counters, RequestState
 from radixlm.scheduler.step_plan import Plan
 from radixlm.scheduler.stops import Checkpoints
 from radixlm.scheduler.waiting import WaitingRoom
@@ -151,7 +151,7 @@ class Scheduler:
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
         for state in ordered if self.checkpoints.active else ():
             self.checkpoints.mark(state, min(state.computed + parts[state].size, state.n_tokens))
-        rows = tuple(scheduled_row(state, parts[state]) for state in ordered)
+        rows = tuple(self.drafting.row_of(state, parts[state]) for state in ordered)
         computed = self._cache.components if rows else ()  # nobody computes an empty batch
         moves = [move for component in computed for move in component.take_moves().items()]
         return ScheduledBatch(rows, **dict(moves))

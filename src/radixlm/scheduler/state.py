@@ -70,7 +70,7 @@ class Counters:
     def verify(self, draft: Draft, accepted: int) -> None:
         """A draft was computed, of which the first `accepted` tokens count."""
         self.drafts += 1
-        self.draft_tokens += len(draft.tokens)
+        self.draft_tokens += draft.size
         self.accepted_tokens += accepted
         self.accepted_of = counted(self.accepted_of, draft, accepted)
 
@@ -86,7 +86,7 @@ def counted(
 ) -> Mapping[str, tuple[int, int]]:
     """Tokens that were drafted, and those that were right, by source, with one more draft."""
     drafted, right = counts.get(draft.source, (0, 0))
-    return {**counts, draft.source: (drafted + len(draft.tokens), right + accepted)}
+    return {**counts, draft.source: (drafted + draft.size, right + accepted)}
 
 
 class Leader(Protocol):
@@ -322,7 +322,7 @@ def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
         prompt_length=state.prompt_length,
         new_slots=slots,
         remaps=remaps,
-        segments=lease.segments(),
+        segments=lease.segments(stop),
         samples=stop >= state.n_tokens,
         drafted=max(stop - state.n_tokens, 0),
         ahead=state.ahead,

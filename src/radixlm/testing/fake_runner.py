@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 import numpy.typing as npt
 
-from radixlm.core.batch import ScheduledBatch, ScheduledRow, StepResult
+from radixlm.core.batch import MOST_SIBLINGS, ScheduledBatch, ScheduledRow, StepResult
 from radixlm.core.errors import InvariantError
 from radixlm.core.keys import Key, Slots
 from radixlm.core.request import Namespace
@@ -40,25 +40,33 @@ class FakeRunner:
         self._window_memory: npt.NDArray[np.uint64] = np.zeros(window_capacity, dtype=np.uint64)
         self._memory: npt.NDArray[np.uint64] = np.zeros(capacity, dtype=np.uint64)
         self._tables: list[npt.NDArray[np.int64]] = [
-            np.empty(0, dtype=np.int64) for _ in range(n_rows)
+            np.empty(0, dtype=np.int64) for _ in range(n_rows + MOST_SIBLINGS)
         ]
         self._vocab_size = vocab_size
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
         if batch.windows is not None:
             self._window_slots[batch.windows.slots] = batch.windows.window_slots
-        prints = [self._write(row) for row in batch.rows]
-        for row, print_ in zip(batch.rows, prints, strict=True):
-            self._compare(row, print_)
+        made = [[self._write(part) for part in row.parts] for row in batch.rows]
+        for part, each in zip(batch.parts, chain.from_iterable(made), strict=True):
+            self._compare(part, each)
+        prints = [
+            [
+                *chain.from_iterable(
+                    its[part.known - 1 :] for part, its in zip(row.parts, of, strict=True)
+                )
+            ]
+            for row, of in zip(batch.rows, made, strict=True)
+        ]
         places = () if batch.masks is None else batch.masks.places
         allowed = iter(_allowed(batch, self._vocab_size))
         drawn: list[tuple[int, ...]] = []
         for place, (row, print_) in enumerate(zip(batch.rows, prints, strict=True)):
-            choices = [np.arange(self._vocab_size)] * (1 + row.drafted)
+            choices = [np.arange(self._vocab_size)] * row.n_draws
             if row.samples and place in places:
-                choices = [*islice(allowed, 1 + row.drafted)]
-            both = zip(choices, print_[row.known - 1 :].tolist(), strict=True)
-            its = [int(each[number % len(each)]) for each, number in both]
+                choices = [*islice(allowed, row.n_draws)]
+            both = zip(choices, print_, strict=True)
+            its = [int(each[int(number) % len(each)]) for each, number in both]
             drawn.append(row.taken(its) if row.samples else ())
         return StepResult(
             tuple(next(iter(its), None) for its in drawn),
@@ -87,6 +95,8 @@ class FakeRunner:
         if table.size < row.stop:
             table = np.concatenate((table, np.empty(row.stop, dtype=np.int64)))
             self._tables[row.row] = table
+        if row.beside is not None:
+            table[: row.start] = self._tables[row.beside][: row.start]
         for start, slots in row.remaps:
             table[start : start + slots.size] = slots
         table[row.start : row.stop] = row.new_slots

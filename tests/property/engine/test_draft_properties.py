@@ -13,7 +13,7 @@ from radixlm.cache.components.window_slots import WindowSize
 from radixlm.cache.radix.node import TreeNode
 from radixlm.cache.radix.observer import TreeObserver
 from radixlm.core.request import GenerateRequest, Namespace
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling
 from radixlm.drafts.tree_drafts import TreeDrafts
 from radixlm.scheduler import Drafting
 from tests.disk_bench import BLOCK, DiskBench
@@ -47,7 +47,12 @@ class Dreamer:
         right = self._random.randrange(most + 1)
         garbage = [self._random.choice((0, 1, 2, SECRET)) for _ in range(most)]
         tokens = (*truth[:right], *garbage)[: self._random.randint(1, most)]
-        return Draft(tokens, "dreams", 3)
+        after = self._random.randrange(len(tokens))
+        others = *truth[after : self._random.randrange(most + 1)], *garbage[after:]
+        other = others[: self._random.randint(1, most)]
+        if not other or other[0] == tokens[after]:
+            return Draft(tokens, "dreams", 3)
+        return Draft(tokens, "dreams", 3, Sibling(after, other[: most - after], 3))
 
 
 class Thief(TreeObserver):
@@ -110,6 +115,7 @@ def requests_of(seed: int, count: int) -> list[GenerateRequest]:
     window=st.sampled_from([0, 0, 5]),
     states=st.sampled_from([0, 0, 5, 16]),
     host=st.sampled_from([0, 8 * BLOCK]),
+    siblings=st.sampled_from([0, 1, 8]),
 )
 def test_answers_are_the_same_and_nothing_is_left_of_drafts(
     seed: int,
@@ -120,13 +126,15 @@ def test_answers_are_the_same_and_nothing_is_left_of_drafts(
     window: int,
     states: int,
     host: int,
+    siblings: int,
 ) -> None:
     """By garbage and by another tenant's text: the right tokens, the law in every step, states that
     are of these tokens alone, and no drafted token in the tree, in host memory, on disk or in what
     others' drafts are taken from.
     """
     answers: dict[tuple[int, ...], list[int]] = {}
-    window = 0 if states else window  # they go into no place together
+    # States and windows go into no place together.
+    window = 0 if states else window
     size = WindowSize.of(window, 0.01, CAPACITY, page_size, budget) if window else None
     thief, watcher = Thief(), Watcher()
     bench = DiskBench(
@@ -146,7 +154,8 @@ def test_answers_are_the_same_and_nothing_is_left_of_drafts(
     bench.cache.tree.watch(thief)
     bench.cache.tree.watch(watcher)
     sources = [Dreamer(seed, answers), tree, thief]
-    bench.scheduler.drafting = Drafting(sources, 8, wrote=tree.wrote)
+    rows = range(8, 8 + siblings) if page_size == 1 and not window and not states else ()
+    bench.scheduler.drafting = Drafting(sources, 8, wrote=tree.wrote, sibling_rows=rows)
     requests = requests_of(seed, count)
     for request in requests:
         answers[tuple(request.key.tolist())] = bench.expected(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radixlm.drafts.acceptance import DEPTH, Acceptance
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling
 
 
 def draft(size: int, matched: int = 4, source: str = "tree") -> Draft:
@@ -55,3 +55,16 @@ def test_old_drafts_count_less() -> None:
     for _ in range(2000):
         seen.learn(draft(1), accepted=0)
     assert seen.expected(draft(1)) < 0.3
+
+
+def test_a_sibling_counts_where_its_draft_is_wrong() -> None:
+    seen = Acceptance()
+    both = draft(3)._replace(sibling=Sibling(1, (2, 2), 4))
+    first, second, _ = seen.chances(both)
+    of_sibling = seen.chances_of_sibling(both)
+    assert of_sibling[0] == pytest.approx((first - second) * seen.chances(draft(1))[0])
+    assert seen.expected(both) == pytest.approx(seen.expected(draft(3)) + sum(of_sibling))
+    for _ in range(30):
+        seen.learn_sibling(both, 0)
+    assert seen.chances_of_sibling(both)[0] < of_sibling[0] / 2
+    assert seen.chances(both) == seen.chances(draft(3))

@@ -11,7 +11,7 @@ import pytest
 
 from radixlm.cache.radix.tree import RadixTree
 from radixlm.core.keys import as_key
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling
 from radixlm.drafts.token_log import LEAST_CAPACITY, TokenLog
 from radixlm.drafts.tree_drafts import BUNCH, TreeDrafts
 
@@ -165,3 +165,12 @@ def test_all_can_be_forgotten(tree: RadixTree, drafts: TreeDrafts) -> None:
     assert drafts.propose("a", TEXT[:50], 1) is None
     insert(tree, words(50), "a")
     assert drafts.propose("a", words(50)[:40], 1) is not None
+
+
+def test_a_sibling_is_how_an_older_place_goes_on(tree: RadixTree) -> None:
+    drafts = TreeDrafts(tree, 4_096, siblings=True)
+    insert(tree, [1, 2, 3, 4, 5, 6, 7, 8])
+    insert(tree, [9, 2, 3, 4, 5, 6, 70, 80])
+    drawn = drafts.propose(None, [1, 2, 3, 4, 5], 3)
+    assert drawn == Draft((6, 7, 8), "tree", 5, Sibling(1, (70, 80), 4))
+    assert drafts.propose("other", [1, 2, 3, 4, 5], 3) is None

@@ -9,7 +9,7 @@ import pytest
 
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.clock import VirtualClock
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling
 from radixlm.scheduler import Drafting, DraftPolicy
 from radixlm.scheduler.draft_policy import PLAIN_STALE, STALE
 from tests.engines import Bench, make_request
@@ -170,3 +170,16 @@ def test_never_slower(cost: Cost, chance: float) -> None:
     assert took[1] <= 1.05 * took[0]
     if cost is flat and chance == 0.9:
         assert took[1] < 0.3 * took[0]
+
+
+def test_a_draft_and_its_sibling_have_no_more_rows_than_a_draft() -> None:
+    policy = DraftPolicy()
+    for _ in range(3):
+        policy.costs.learn(1, 0, 1.0)
+    draft = Draft(tuple(range(8)), "tree", 4, Sibling(0, (9,) * 8, 4))
+    for _ in range(30):
+        [cut] = policy.cut([draft], 1)
+        assert cut.sibling is not None
+        assert cut.size == 8
+        policy.verify(cut, draft, [9, 9, 9])
+    assert policy.expected(draft) > policy.expected(draft._replace(sibling=None))

@@ -8,7 +8,7 @@ import pytest
 
 from radixlm.core.errors import CacheError
 from radixlm.core.request import FinishReason, GenerateRequest
-from radixlm.drafts.draft import Draft
+from radixlm.drafts.draft import Draft, Sibling
 from radixlm.scheduler import Drafting
 from tests.engines import Bench, make_request
 
@@ -132,3 +132,29 @@ def test_lent_slots_are_free_again() -> None:
         lease.shrink(5)
     assert lease.extend(100, lent=True) is None
     lease.release()
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(3, 6), (1, 13), (0, 21)])
+def test_a_sibling_goes_on_where_the_draft_is_wrong(rows: int, steps: int) -> None:
+    """Of three requests whose drafts are all wrong, with siblings right for three tokens."""
+    request = make_request("a", PROMPT, 20)
+    bench, script = bench_for(request, right=0, capacity=256, budget=64)
+    propose = script.propose
+
+    def with_sibling(namespace: Hashable, tokens: Sequence[int], most: int) -> Draft | None:
+        draft, right = propose(namespace, tokens, most), script.whole[len(tokens) :][:most][:3]
+        return draft and draft._replace(sibling=Sibling(0, tuple(right), 4))
+
+    for name in "bc":
+        bench.core.add(make_request(name, PROMPT, 20))
+    script.propose = with_sibling  # type: ignore[method-assign]
+    bench.scheduler.drafting = Drafting([script], 8, sibling_rows=range(8, 8 + rows))
+    expected, given = bench.expected(request), list[int]()
+    count = 0
+    while bench.core.has_work:
+        given += [
+            t for output in bench.step() if output.request_id == "a" for t in output.token_ids
+        ]
+        count += 1
+    assert (given, count) == (expected, steps)
+    assert bench.cache.usage().private == 0

@@ -4,7 +4,7 @@ are right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
@@ -54,11 +54,14 @@ class StepCosts:
     def __init__(self) -> None:
         self._costs: dict[int, dict[int, _Cost]] = {}
         self._steps = 0
+        # What `of` has made since the last step.
+        self._made: dict[int, list[float]] = {}
 
     def learn(self, requests: int, drafted: int, seconds: float) -> None:
         """Count a step that took `seconds`."""
         self._steps += 1
         thought = [seconds, *self.of(requests, drafted)][-1]
+        self._made.clear()
         costs = self._costs.setdefault(_bucket(requests), {})
         cost = costs.get(bucket := _bucket(drafted))
         if cost is None or self._steps - cost.at > STALE:
@@ -70,7 +73,13 @@ class StepCosts:
         those that were measured, and no more than what was measured of more rows; empty while it is
         to be measured without drafts first.
         """
-        costs = self._costs.get(_bucket(requests), {})
+        made = self._made.get(requests := _bucket(requests))
+        if made is None or 0 < len(made) <= most:
+            made = self._made[requests] = self._line(self._costs.get(requests, {}), most)
+        return made[: most + 1]
+
+    def _line(self, costs: Mapping[int, _Cost], most: int) -> list[float]:
+        """See `of`."""
         plain = costs.get(0)
         if plain is None or plain.count < _ENOUGH or self._steps - plain.at > PLAIN_STALE:
             return []

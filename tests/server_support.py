@@ -34,6 +34,7 @@ from radixlm.engine.watching import Journal
 from radixlm.scheduler import Drafting, Scheduler, WaitingRoom, make_order
 from radixlm.server import serve as serving
 from radixlm.server.app import create_app
+from radixlm.server.batches.keeper import BatchKeeper
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import bind, listening
 from radixlm.server.http.tracing import Tracing
@@ -214,8 +215,8 @@ def events_of(writer: Writer, outputs: Iterable[RequestOutput]) -> list[dict[str
 class Client:
     """Sends requests to an application in this process, one at a time.
 
-    responses: the stored ones. kv_events: what was published. recorder: takes requests that ended.
-    tracing: their spans. flags: ServerConfig's.
+    responses: the stored ones. batches: files, too. kv_events: what was published.
+    recorder: takes requests that ended. tracing: their spans. flags: ServerConfig's.
     """
 
     def __init__(
@@ -223,6 +224,7 @@ class Client:
         engine: AsyncEngine,
         name: str = NAME,
         responses: ResponseStore | None = None,
+        batches: BatchKeeper | None = None,
         kv_events: KVEventCounts | None = None,
         recorder: Recorder | None = None,
         tracing: Tracing | None = None,
@@ -234,6 +236,7 @@ class Client:
             served_model_name=name,
             config=ServerConfig(**flags),
             responses=responses,
+            batches=batches,
             kv_events=kv_events,
             recorder=recorder,
             tracing=tracing,

@@ -21,6 +21,7 @@ LAZY = {
     "attention/backends.py": ["radixlm.attention.gpu_backend"],
     "kernels/gpu_launch.py": ["radixlm.kernels.gpu_rows"],
     "assembly/rank_setup.py": ["radixlm.assembly.rank_process.main"],
+    "cli/batch_command.py": ["radixlm.server.offline.answer_file"],
     "cli/cache_command.py": [
         "radixlm.memory.store_care.contents",
         "radixlm.memory.store_care.delete_identity",
@@ -33,6 +34,7 @@ LAZY = {
     "cli/commands.py": [
         "named(place)",
         "radixlm.bench.bench_commands.command",
+        "radixlm.cli.batch_command.command",
         "radixlm.cli.cache_command.command",
         "radixlm.cli.check_command.command",
         "radixlm.cli.model_commands.chat",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from radixlm.server.batches.file_store import FileLimits, FileStore, FileTable
+from radixlm.server.batches.keeper import BatchKeeper
 from tests.server_support import NAME, Client, fake_engine, idle_and_whole, until
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -132,7 +135,14 @@ def test_whole_answers_and_streams_are_as_told(operations, label, fields, stream
 def test_what_takes_no_body_is_as_told(operations):
     asked = [operation for label, operation in operations.items() if label not in VARIED]
     # These need an id or a query, or never end.
-    apart = ("{response_id}", "{node_id}", "/cache/search", "/cache/events")
+    apart = (
+        "{response_id}",
+        "{node_id}",
+        "/cache/search",
+        "/cache/events",
+        "/v1/files",
+        "/v1/batches",
+    )
     asked = [op for op in asked if not any(part in op.label for part in apart)]
     assert len(asked) == 31
     for operation in asked:
@@ -154,6 +164,40 @@ def test_what_is_stored_is_as_told(operations):
         assert (
             operations[label].Case(path_parameters=place).call_and_validate().status_code == status
         )
+
+
+def test_files_and_batches_are_as_told(tmp_path):
+    engine, _ = fake_engine(context_length=100)
+    store = FileStore(FileTable(tmp_path / "files"), FileLimits(10_000, 100_000))
+    app = Client(engine, batches=BatchKeeper(store)).app
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    operations = {each.ok().label: each.ok() for each in schema.get_all_operations()}
+
+    def ask(label: str, status: int = 200, **options: Any) -> Any:
+        answer = operations[label].Case(**options).call_and_validate()
+        assert answer.status_code == status
+        return answer
+
+    line = {"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "a", "max_tokens": 1}}
+    form = {"file": json.dumps(line), "purpose": "batch"}
+    file = ask("POST /v1/files", body=form, media_type="multipart/form-data").json()
+    ask("POST /v1/files", 400, body={"file": "a"}, media_type="multipart/form-data")
+    asked = {"input_file_id": file["id"], "endpoint": "/v1/completions"}
+    asked |= {"completion_window": "24h"}
+    made = ask("POST /v1/batches", body=asked, media_type="application/json").json()
+    place = {"path_parameters": {"batch_id": made["id"]}}
+    ask("GET /v1/batches/{batch_id}", **place)
+    ask("POST /v1/batches/{batch_id}/cancel", **place)
+    place = {"path_parameters": {"file_id": file["id"]}}
+    ask("GET /v1/files/{file_id}", **place)
+    assert ask("GET /v1/files/{file_id}/content", **place).text == form["file"]
+    ask("GET /v1/files", query={"limit": 1, "order": "asc"})
+    ask("GET /v1/files", 400, query={"after": "file-none"})
+    ask("GET /v1/batches", query={"limit": 1})
+    ask("DELETE /v1/files/{file_id}", **place)
+    ask("GET /v1/files/{file_id}", 404, **place)
+    store.close()
+    asyncio.run(engine.close())
 
 
 def test_a_node_is_as_told(operations):

@@ -46,6 +46,8 @@ SCHEMAS = {path: [body] for path, body in BODIES.items()} | {
 QUICK = {"/v1/responses"}
 # They need an adapter's folder.
 OF_ADAPTERS = {"/load_lora_adapter", "/unload_lora_adapter"}
+# They need a file that was uploaded.
+OF_FILES = {"/v1/files", "/v1/batches"}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def test_every_pattern_is_one(document):
 
 def test_the_examples_are_answered(fake, document):
     tried = 0
-    for path in document["paths"].keys() - OF_ADAPTERS:
+    for path in document["paths"].keys() - OF_ADAPTERS - OF_FILES:
         item = document["paths"][path]
         for method in ("post", "put"):
             for media in values(item.get(method, {}).get("requestBody", {}), "application/json"):
@@ -113,7 +115,7 @@ def test_the_examples_are_answered(fake, document):
 
 def test_bodies_without_a_schema_are_none(document):
     bodies = {path for path, item in document["paths"].items() if list(values(item, "requestBody"))}
-    assert bodies == BODIES.keys() | OF_ADAPTERS
+    assert bodies == BODIES.keys() | OF_ADAPTERS | OF_FILES
 
 
 @pytest.mark.parametrize(

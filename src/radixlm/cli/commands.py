@@ -27,6 +27,10 @@ SUBCOMMANDS = {
     "pull": ("radixlm.cli.model_commands:pull", "Fetch a model from the Hugging Face Hub."),
     "chat": ("radixlm.cli.model_commands:chat", "Talk to a model in the terminal."),
     "generate": ("radixlm.cli.model_commands:generate", "Continue prompts and print the answers."),
+    "batch": (
+        "radixlm.cli.batch_command:command",
+        "Answer a file of requests, each shared prefix computed once.",
+    ),
     "explain": (
         "radixlm.cli.model_commands:explain",
         "Tell where two requests stop sharing a prefix.",

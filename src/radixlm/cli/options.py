@@ -101,6 +101,12 @@ def options_of_engine(*names: str, repeatable: bool = False) -> Callable[[F], F]
     return lambda command: _with_options(command, chosen.items())
 
 
+def options_of_server(*names: str) -> Callable[[F], F]:
+    """Add options for these flags of ServerConfig."""
+    known = dict(_options(ServerConfig))
+    return lambda command: _with_options(command, [(name, known[name]) for name in names])
+
+
 def at_hand(model: str | None, revision: str | None) -> str | None:
     """The model's place here: fetched first where it is named as on the Hub, and looked at before
     torch is imported. Raises ModelError.

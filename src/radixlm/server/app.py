@@ -13,6 +13,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from radixlm.server.anthropic.messages_routes import router as messages_router
+from radixlm.server.batches.asking import Asking, Batches
+from radixlm.server.batches.batch_routes import router as batches_router
+from radixlm.server.batches.file_routes import router as files_router
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.explain import router as explain_router
 from radixlm.server.http.envelope import Envelope
@@ -35,6 +38,8 @@ _ROUTERS = (
     router,
     responses_router,
     messages_router,
+    files_router,
+    batches_router,
     native_router,
     tokenize_router,
     explain_router,
@@ -50,6 +55,7 @@ def create_app(
     served_model_name: str,
     config: ServerConfig | None = None,
     responses: ResponseStore | None = None,
+    batches: Batches | None = None,
     kv_events: KVEventCounts | None = None,
     recorder: Recorder | None = None,
     tracing: Tracing | None = None,
@@ -60,8 +66,9 @@ def create_app(
 
     served_model_name: the name that clients ask for. config: keys, limits and logs are taken from
     it; without one, the flags' defaults. responses: the stored ones, which stay the caller's to
-    close; without it they are kept in memory. kv_events: what was published, for the metrics.
-    recorder: takes requests that have ended; tracing: their spans; the caller's to close, both.
+    close; without it they are kept in memory. batches: without it their routes refuse, files' too.
+    kv_events: what was published, for the metrics. recorder: takes requests that have ended;
+    tracing: their spans; the caller's to close, both.
     more_routes, more_metrics: of an engine that is several.
     Raises ModelError for sampling that the model recommends and no request could have.
     """
@@ -79,9 +86,11 @@ def create_app(
     api_routes = [*API_ROUTES, *more_routes]
     app = FastAPI(title="RadixLM", docs_url=None, redoc_url=None)
     app.openapi = _documented(service, api_routes)  # type: ignore[method-assign]
-    app.state.service = service
+    app.state.service, app.state.batches = service, batches
     in_memory = replace(config, response_store=None)
     app.state.responses = responses or ResponseStore.from_config(in_memory)
+    if batches is not None:
+        batches.connect(Asking(app, service))
     app.state.read_limits = ReadLimits(
         service.max_request_bytes, config.body_timeout, config.strict_fields
     )

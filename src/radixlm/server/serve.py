@@ -17,9 +17,11 @@ import logging
 import math
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import httpx
 import uvicorn
@@ -31,6 +33,8 @@ from radixlm.core.errors import ConfigError, EngineDeadError, EngineStoppedError
 from radixlm.engine import Limits
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.server.app import create_app
+from radixlm.server.batches.file_store import FileLimits, FileStore, FileTable
+from radixlm.server.batches.keeper import BatchKeeper
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.connection import connection_with
 from radixlm.server.http.envelope import UNLOGGED
@@ -122,6 +126,7 @@ def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket)
         raise ConfigError("--kv-events-config has no use with --disable-radix-cache")
     with contextlib.ExitStack() as ending:
         responses = ending.enter_context(stored_responses(settings))
+        batches = BatchKeeper(ending.enter_context(stored_files(settings)))
         recorder = ending.enter_context(recording(settings))
         tracing = ending.enter_context(traced(settings))
         outlet = None
@@ -130,7 +135,7 @@ def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket)
         engine = AsyncEngine.from_config(config)
         ending.callback(lambda: asyncio.run(engine.close()))
         publisher = ending.enter_context(published(engine, outlet))
-        _serve(engine, listener, settings, responses, publisher, recorder, tracing)
+        _serve(engine, listener, settings, responses, batches, publisher, recorder, tracing)
 
 
 def _serve(
@@ -138,6 +143,7 @@ def _serve(
     listener: socket.socket,
     settings: ServerConfig,
     responses: ResponseStore,
+    batches: BatchKeeper,
     publisher: Publisher | None,
     recorder: Recorder | None,
     tracing: Tracing | None,
@@ -148,6 +154,7 @@ def _serve(
         served_model_name=name,
         config=settings,
         responses=responses,
+        batches=batches,
         kv_events=None if publisher is None else publisher.counts,
         recorder=recorder,
         tracing=tracing,
@@ -161,6 +168,7 @@ def _serve(
             _logger.warning(warning)
         said = welcome(name, engine.info, engine.limits, listener, settings, chats=chats)
         print(said, flush=True)
+        await batches.resume()
         beside.append(asyncio.create_task(search_when_quiet(engine.stats)))
         beside.append(asyncio.create_task(end_with(engine, server)))
 
@@ -197,6 +205,21 @@ def stored_responses(settings: ServerConfig) -> Iterator[ResponseStore]:
         yield store
     finally:
         store.close()
+
+
+@contextlib.contextmanager
+def stored_files(settings: ServerConfig) -> Iterator[FileStore]:
+    """The files of batches: those of earlier servers, too, where they have a folder. Raises
+    ConfigError.
+    """
+    with contextlib.ExitStack() as ending:
+        folder = settings.file_storage_path
+        if folder is None:
+            folder = ending.enter_context(tempfile.TemporaryDirectory(prefix="radixlm-files-"))
+        limits = FileLimits(settings.max_file_bytes, settings.max_files_bytes)
+        store = FileStore(FileTable(Path(folder)), limits)
+        ending.callback(store.close)
+        yield store
 
 
 def _end_on_terminate() -> None:

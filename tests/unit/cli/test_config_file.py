@@ -180,7 +180,7 @@ def test_the_help_stands_under_headings():
     headings = re.findall(r"^([A-Z][\w ]+):$", text, re.M)
     assert headings == [
         *["Model", "Cache", "Scheduler", "Server", "API keys", "Limits", "Stored responses"],
-        *["Routers", "Traces", "Logs", "Config file", "Other"],
+        *["Batches", "Routers", "Traces", "Logs", "Config file", "Other"],
     ]
     under = {}
     for line in text.splitlines():

@@ -299,6 +299,17 @@ class ServerConfig:
     response_ttl: float = flag(
         30 * 86_400.0, "Seconds for which a response is stored at most.", _LIFETIME
     )
+    file_storage_path: str | None = flag(
+        None,
+        "Folder that keeps the files of /v1/files and the batches made of them, which go on after "
+        "a restart. Default: a temporary one, until the end.",
+        heading="Batches",
+        path=True,
+    )
+    max_file_bytes: int = flag(16 * 2**30, "Most bytes of a file that is uploaded.", _COUNT)
+    max_files_bytes: int = flag(
+        64 * 2**30, "Most bytes of all files, those that batches write too.", _COUNT
+    )
     kv_events_config: str | None = flag(
         None,
         "JSON as vLLM and SGLang take it: what enters and leaves the cache is published over ZMQ, "

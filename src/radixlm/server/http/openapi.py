@@ -92,8 +92,9 @@ def _by_method(route: Route) -> Iterator[Route]:
 
 def _complete(operation: Json, route: Route, config: ServerConfig) -> None:
     """Add examples, streams, errors and keys."""
-    if "requestBody" in operation:
-        operation["requestBody"]["content"][_JSON]["example"] = route.notes.example
+    bodies = operation.get("requestBody", {}).get("content", {})
+    if _JSON in bodies:
+        bodies[_JSON]["example"] = route.notes.example
     if route.notes.admin and config.admin_api_key:
         operation["security"] = [{"key": []}]
     elif config.api_key and route.path_format == OPEN_PATH:

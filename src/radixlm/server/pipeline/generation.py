@@ -205,10 +205,10 @@ async def run(service: Service, generation: Generation) -> AsyncGenerator[Part, 
     tenant = generation.tenant
     places = {request.request_id: at for at, request in enumerate(generation.requests)}
     scores = _PromptScores(service, generation)
-    owner = service.owner_of(tenant)
+    owner, behind = service.owner_of(tenant), generation.requests[0].priority < 0
     with (
         in_callers_words(generation.names),
-        service.under_way.held(tenant, places, owner, generation.rids) as ended,
+        service.under_way.held(tenant, places, owner, generation.rids, behind=behind) as ended,
     ):
         times = [RequestTimes(service.metrics) for _ in places]
         answers: list[list[int]] = [[] for _ in places]

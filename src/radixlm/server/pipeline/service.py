@@ -66,8 +66,13 @@ class UnderWay:
         self._counts: Counter[str] = Counter()
         self._names: dict[tuple[str, str], Sequence[str]] = {}
         self._ids: dict[str, set[str]] = {}
+        self._urgent, self._urgent_ended = 0, -math.inf
         # When the server was last idle, and then the last ends.
         self._moments = deque([clock.now()], maxlen=_REMEMBERED)
+
+    def quiet_for(self) -> float:
+        """The seconds since a request was under way that was not to wait behind others."""
+        return 0.0 if self._urgent else self._clock.now() - self._urgent_ended
 
     def check(self, tenant: str, count: int = 1) -> None:
         """Raise QueueFullError when `count` more of a tenant's would be too many."""
@@ -85,11 +90,14 @@ class UnderWay:
         ids: Collection[str],
         owner: str = "",
         rids: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        *,
+        behind: bool = False,
     ) -> Iterator[Callable[[], None]]:
         """Requests are under way for as long as the block lasts. Yields what is called when one of
         them has ended.
 
         ids: the engine's. owner: who may abort them, some of them by its rids.
+        behind: they wait behind others.
         Raises QueueFullError, and InvalidRequestError for a rid of the owner's that is under way.
         """
         self.check(tenant, len(ids))
@@ -105,9 +113,13 @@ class UnderWay:
         self._names.update({(owner, rid): own for rid, own in rids.items()})
         known = self._ids.setdefault(owner, set())
         known.update(ids)
+        self._urgent += not behind
         try:
             yield lambda: self._moments.append(self._clock.now())
         finally:
+            if not behind:
+                self._urgent -= 1
+                self._urgent_ended = self._clock.now()
             self._counts[tenant] -= len(ids)
             if not self._counts[tenant]:
                 del self._counts[tenant]

@@ -1,0 +1,1 @@
+"""Batches: JSON lines of requests, answered in depth-first order of the tree of their prompts."""

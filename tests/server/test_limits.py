@@ -19,7 +19,7 @@ from radixlm.core.request import RequestOutput, TokenLogprob
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.openai.completions import CompletionWriter
 from radixlm.server.pipeline.answer import MANY_LOGPROBS
-from radixlm.server.pipeline.service import UnderWay
+from radixlm.server.pipeline.under_way import UnderWay
 from tests.server_support import Client, events, fake_engine, idle_and_whole, live, until
 
 COMPLETIONS = "/v1/completions"

@@ -39,10 +39,10 @@ def checked_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads draft 5 tokens, and all are computed, whatever pays."""
 
-    def choose(_self: DraftPolicy, drafts: Sequence[Draft], _requests: int) -> list[int]:
-        return [min(len(draft.tokens), 5) for draft in drafts]
+    def cut(_self: DraftPolicy, drafts: Sequence[Draft], _requests: int) -> list[Draft]:
+        return [draft.cut(5, 0) for draft in drafts]
 
-    monkeypatch.setattr(DraftPolicy, "choose", choose)
+    monkeypatch.setattr(DraftPolicy, "cut", cut)
     monkeypatch.setattr(DraftPolicy, "may_pay", lambda *_: True)
 
 

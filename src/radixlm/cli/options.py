@@ -5,9 +5,10 @@ are not ours.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -51,6 +52,9 @@ class HintingCommand(click.Command):
 class HeadedCommand(HintingCommand):
     """Lists its options by heading, in the order in which headings and options first come."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_one_by_one(args, self.params)))
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         headings = {"model_path": "Model", **_headings(), "config": "Config file"}
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -61,6 +65,30 @@ class HeadedCommand(HintingCommand):
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+
+
+def _one_by_one(args: Sequence[str], params: Iterable[click.Parameter]) -> Iterator[str]:
+    """Yield `MODEL --name a b`, as other engines take it, as `MODEL --name a --name b`: words after
+    one that an option takes, where all arguments stand before it.
+    """
+    options = {name: param for param in params for name in param.opts}
+    sizes = [param.nargs for param in params if isinstance(param, click.Argument)]
+    left = sum(sizes) if min(sizes, default=1) > 0 else len(args)
+    words, several = iter(args), ""
+    for word in words:
+        if word == "--":
+            yield from (word, *words)
+        elif word.startswith("-"):
+            option, several = options.get(word), ""
+            yield word
+            if isinstance(option, click.Option) and not option.is_flag:
+                several = word if option.multiple else ""
+                yield from islice(words, 1)
+        elif several and not left:
+            yield from (several, word)
+        else:
+            left, several = max(left - 1, 0), ""
+            yield word
 
 
 @cache

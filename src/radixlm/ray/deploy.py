@@ -151,7 +151,7 @@ def deploy(
     with deployed(
         config, settings, replicas=replicas, max_replicas=max_replicas, address=address
     ) as url:
-        name = settings.served_model_name or config.model or "the demo model"
+        name = settings.first_name(config.model or "the demo model")
         print(
             f"RadixLM serves {name} on {url}, with {counted(replicas, 'replica')}\n"
             f"  page     {url}/ui\n"

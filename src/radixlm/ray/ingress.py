@@ -53,7 +53,7 @@ class Ingress:
         settings, engine = self._settings, self._engine
         return create_app(
             engine,
-            served_model_name=settings.served_model_name or engine.info.name,
+            served_model_name=settings.first_name(engine.info.name),
             config=settings,
             responses=self._ending.enter_context(stored_responses(settings)),
             recorder=self._ending.enter_context(recording(settings)),

@@ -48,7 +48,7 @@ def answer_file(
         ending.callback(results.close)
         engine = AsyncEngine.from_config(config)
         ending.callback(lambda: asyncio.run(engine.close()))
-        name = settings.served_model_name or engine.model_name
+        name = settings.first_name(engine.model_name)
         whom = Whom()
         create_app(engine, served_model_name=name, config=settings, batches=whom)
         asking = whom.asking

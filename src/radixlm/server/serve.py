@@ -148,7 +148,7 @@ def _serve(
     recorder: Recorder | None,
     tracing: Tracing | None,
 ) -> None:
-    name = settings.served_model_name or engine.model_name
+    name = settings.first_name(engine.model_name)
     app = create_app(
         engine,
         served_model_name=name,

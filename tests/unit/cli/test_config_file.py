@@ -72,6 +72,21 @@ def test_flags_reach_their_configs(served):
     assert served[1] == (EngineConfig(), ServerConfig())
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["folder", "--served-model-name", "a", "b", "--port", "2"],
+        ["folder", "--port", "2", "--served-model-name", "a", "--served-model-name", "b"],
+        ["folder", "--served-model-name=a", "--port", "2", "--served-model-name", "b"],
+        ["--served-model-name", "a", "folder", "--served-model-name", "b", "--port", "2"],
+    ],
+)
+def test_names_may_follow_each_other_after_the_model(served, arguments):
+    assert run(*arguments).exit_code == 0
+    [(engine, server)] = served
+    assert (engine.model, server.served_model_name, server.port) == ("folder", ("a", "b"), 2)
+
+
 def test_a_file_may_hold_every_flag(served, file):
     path = file(
         "model: folder\nkv-tokens: 9\ndisable_radix_cache: true\nschedule-conservativeness: 0.5\n"

@@ -201,8 +201,11 @@ class ServerConfig:
     ssl_certfile: str | None = flag(
         None, "PEM file of the certificate chain, for HTTPS.", path=True
     )
-    served_model_name: str | None = flag(
-        None, "Name that clients ask for. Default: the model folder's name."
+    served_model_name: tuple[str, ...] = flag(
+        (),
+        "Names that clients may ask for; answers have the first one. Default: the model folder's "
+        "name.",
+        Rule("is a name", lambda value: isinstance(value, str) and value != ""),
     )
     sampling_defaults: SamplingDefaults = flag(
         "model",
@@ -346,6 +349,10 @@ class ServerConfig:
     log_format: LogFormat = flag("text", "How log lines are written.", one_of(get_args(LogFormat)))
     kv_events: KVEventsConfig | None = field(init=False, repr=False, compare=False)
 
+    def first_name(self, default: str) -> str:
+        """The model's name in answers: the first one given, or else the default."""
+        return self.served_model_name[0] if self.served_model_name else default
+
     def __post_init__(self) -> None:
         expand_homes(self)
         check_flags(self)
@@ -357,6 +364,8 @@ class ServerConfig:
             raise ConfigError("--isolate-by-key needs --api-key: without keys there is one client")
         if self.max_queued_requests_per_key is not None and not self.api_key:
             raise ConfigError("--max-queued-requests-per-key needs --api-key")
+        if len(set(self.served_model_name)) < len(self.served_model_name):
+            raise ConfigError("--served-model-name names the model twice by one name")
         given = self.kv_events_config
         events = None if given is None else KVEventsConfig.from_json(given)
         object.__setattr__(self, "kv_events", events if events and events.enabled else None)

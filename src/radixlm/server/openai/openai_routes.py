@@ -95,7 +95,7 @@ def model_card(service: Service, name: str) -> ModelCard:
         "shutdown_date": None,
         "max_model_len": service.engine.limits.longest,
     }
-    return card if name == service.model_name else {**card, "parent": service.model_name}
+    return card if name in service.own_names else {**card, "parent": service.model_name}
 
 
 router = APIRouter(route_class=Route)

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from importlib.metadata import version
-from types import MappingProxyType
 
 import numpy as np
 from fastapi import Request
@@ -25,7 +14,7 @@ from prometheus_client.core import Metric
 
 from radixlm.assembly import ModelInfo
 from radixlm.core import errors
-from radixlm.core.clock import Clock, WallClock
+from radixlm.core.clock import WallClock
 from radixlm.core.keys import Key, as_key
 from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
@@ -42,110 +31,19 @@ from radixlm.server.insight.metrics import Metrics
 from radixlm.server.insight.recorder import Recorder
 from radixlm.server.pipeline.answer_memory import AnswerMemory, Span
 from radixlm.server.pipeline.served_engine import ServedEngine
+from radixlm.server.pipeline.under_way import UnderWay
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.thinking_switch import ThinkingSwitch
 
 # The longest body, unless a flag says otherwise: text takes 4 to 24 bytes a token, ids up to 9.
 BYTES_PER_TOKEN = 64
 LEAST_BYTES, MOST_BYTES = 4 * 2**20, 32 * 2**20
-MAX_WAIT_SECONDS = 60
-_REMEMBERED = 65
-
-
-class UnderWay:
-    """The requests under way: how many each API key has, by which names, and how fast they end.
-
-    An owner sees nothing of the others: two may use the same rid, and neither learns of it.
-    Used from the event loop's thread only. A tenant without requests takes no memory.
-    most_per_key: None is no limit.
-    """
-
-    def __init__(self, clock: Clock, most_per_key: int | None = None) -> None:
-        self._clock = clock
-        self._most = most_per_key
-        self._counts: Counter[str] = Counter()
-        self._names: dict[tuple[str, str], Sequence[str]] = {}
-        self._ids: dict[str, set[str]] = {}
-        self._urgent, self._urgent_ended = 0, -math.inf
-        # When the server was last idle, and then the last ends.
-        self._moments = deque([clock.now()], maxlen=_REMEMBERED)
-
-    def quiet_for(self) -> float:
-        """The seconds since a request was under way that was not to wait behind others."""
-        return 0.0 if self._urgent else self._clock.now() - self._urgent_ended
-
-    def check(self, tenant: str, count: int = 1) -> None:
-        """Raise QueueFullError when `count` more of a tenant's would be too many."""
-        known = self._counts[tenant]
-        if self._most is not None and known + count > self._most:
-            raise errors.QueueFullError(
-                f"this key's {errors.counted(known, 'request')} under way and {count} more exceed "
-                f"--max-queued-requests-per-key {self._most}; try again later"
-            )
-
-    @contextmanager
-    def held(
-        self,
-        tenant: str,
-        ids: Collection[str],
-        owner: str = "",
-        rids: Mapping[str, Sequence[str]] = MappingProxyType({}),
-        *,
-        behind: bool = False,
-    ) -> Iterator[Callable[[], None]]:
-        """Requests are under way for as long as the block lasts. Yields what is called when one of
-        them has ended.
-
-        ids: the engine's. owner: who may abort them, some of them by its rids.
-        behind: they wait behind others.
-        Raises QueueFullError, and InvalidRequestError for a rid of the owner's that is under way.
-        """
-        self.check(tenant, len(ids))
-        for rid in rids:
-            if (owner, rid) in self._names:
-                raise errors.InvalidRequestError(
-                    f"a request with the rid {rid!r:.80} is under way", param="rid"
-                )
-        if not self._counts:
-            self._moments.clear()
-            self._moments.append(self._clock.now())
-        self._counts[tenant] += len(ids)
-        self._names.update({(owner, rid): own for rid, own in rids.items()})
-        known = self._ids.setdefault(owner, set())
-        known.update(ids)
-        self._urgent += not behind
-        try:
-            yield lambda: self._moments.append(self._clock.now())
-        finally:
-            if not behind:
-                self._urgent -= 1
-                self._urgent_ended = self._clock.now()
-            self._counts[tenant] -= len(ids)
-            if not self._counts[tenant]:
-                del self._counts[tenant]
-            for rid in rids:
-                del self._names[owner, rid]
-            known.difference_update(ids)
-            if not known:
-                self._ids.pop(owner, None)
-
-    def of(self, owner: str, rid: str | None = None) -> Sequence[str]:
-        """The engine's ids for an owner's rid, or of all that is under way for it."""
-        return tuple(self._ids.get(owner, ())) if rid is None else self._names.get((owner, rid), ())
-
-    def seconds_for(self, requests: int) -> int:
-        """The seconds until `requests` more will have ended at this pace: 1 to 60.
-
-        Before the first end, one counts as just ending.
-        """
-        passed = self._clock.now() - self._moments[0]
-        ends = max(len(self._moments) - 1, 1)
-        return min(max(math.ceil(requests * passed / ends), 1), MAX_WAIT_SECONDS)
 
 
 class Service:
     """created: when serving began, in seconds since 1970.
 
+    own_names: the model's, of which answers have the first one, model_name.
     sampling_defaults: of fields that requests to OpenAI's routes leave open.
     answer_style: how the model's chat answers are read. thinking_switch: how its template is asked
         to have it think.
@@ -173,8 +71,9 @@ class Service:
         for sampling that the model recommends and no request could have, ConfigError for an adapter
         with the model's name.
         """
-        if model_name in engine.adapters.named:
-            text = f"--lora-paths: an adapter can not have the model's name {model_name!r:.80}"
+        own = self.own_names = (model_name, *config.served_model_name[1:])
+        if taken := [name for name in own if name in engine.adapters.named]:
+            text = f"--lora-paths: an adapter can not have the model's name {taken[0]!r:.80}"
             raise errors.ConfigError(f"{text}; give it another as NAME=FOLDER")
         info, self.clock = engine.info, WallClock()
         self.engine, self.model_name, self.config = engine, model_name, config
@@ -233,8 +132,8 @@ class Service:
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """The names that `model` may be: the model, and it with each adapter."""
-        return (self.model_name, *self.engine.adapters.named)
+        """The names that `model` may be: the model's, and those of it with each adapter."""
+        return (*self.own_names, *self.engine.adapters.named)
 
     def namespace_of(self, fields: CacheParams) -> Namespace:
         """The namespace of a request: what it may share, with the adapter that it names as

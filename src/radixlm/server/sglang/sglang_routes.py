@@ -323,7 +323,7 @@ async def load_lora_adapter(request: Request, body: LoadAdapterBody) -> Response
     service = service_of(request)
     service.check_admin(request)
     service.engine.health()
-    if body.lora_name == service.model_name:
+    if body.lora_name in service.own_names:
         raise wrong("lora_name", f"{body.lora_name!r:.80} is the model's own")
     try:
         await service.engine.load_lora_adapter(body.lora_name, body.lora_path)

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from radixlm.server.anthropic.messages_routes import router as messages_router
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.embeddings.embeddings_routes import router as embeddings_router
 from radixlm.server.explain import router as explain_router
 from radixlm.server.http.envelope import Envelope
 from radixlm.server.http.openapi import Served, document
@@ -35,6 +36,7 @@ _ROUTERS = (
     router,
     responses_router,
     messages_router,
+    embeddings_router,
     native_router,
     tokenize_router,
     explain_router,

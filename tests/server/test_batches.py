@@ -95,6 +95,15 @@ def test_chats_and_responses(client):
     assert client.responses.retrieve(body["id"]).usage.output_tokens == 3
 
 
+def test_embeddings(client):
+    batch = run(client, line(0, "/v1/embeddings", input="hello"), endpoint="/v1/embeddings")
+    body = records(client, batch.output_file_id)["r0"]["response"]["body"]
+    assert (
+        body["data"]
+        == client.embeddings.create(model="test-model", input="hello").to_dict()["data"]
+    )
+
+
 def test_what_is_refused_is_in_the_error_file(client):
     bad = [line(0, prompt="a", max_tokens=-1), line(1, prompt="a", stream=True)]
     batch = run(client, *bad, line(2))

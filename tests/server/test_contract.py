@@ -31,6 +31,7 @@ VARIED = (
     "POST /v1/responses/input_tokens",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
+    "POST /v1/embeddings",
     "POST /generate",
     "PUT /generate",
     "POST /tokenize",

@@ -18,6 +18,7 @@ METHODS = {"get", "head", "post", "put", "delete", "patch", "options", "trace"}
 BODIES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "hello"},
+    "/v1/embeddings": {"input": "hello"},
     "/v1/responses": {"input": "hello", "max_output_tokens": 2},
     "/v1/responses/input_tokens": {"input": "hello"},
     "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
@@ -299,7 +300,10 @@ def test_fields_without_effect_are_told_where_they_are_taken(fake, document):
         for pattern, field in schema.get("patternProperties", {}).items()
         if re.search(pattern, "user") and not field
     }
-    assert taken == {"ChatBody", "CompletionBody", "ExplainChat", "ExplainCompletion"}
+    assert taken == {
+        *("ChatBody", "CompletionBody", "EmbeddingsBody"),
+        *("ExplainChat", "ExplainCompletion"),
+    }
 
 
 def test_no_answer_may_be_wanted_of_a_prompt_only(fake, document):

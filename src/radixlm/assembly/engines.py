@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
+import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from radixlm.assembly.loading import Loaded, load
@@ -40,6 +43,14 @@ MOST_WAITING_TO_LOAD = 64
 SECONDS_TO_LOAD = 600.0
 # How long the end waits for those that are being read.
 SECONDS_TO_END = 1.0
+
+
+class Embedding(NamedTuple):
+    """An embedding, (dimensions,) float32, and how much of its prompt was cached."""
+
+    embedding: npt.NDArray[np.float32]
+    prompt_tokens: int
+    cached_tokens: int
 
 
 class _LocalEngine:
@@ -135,6 +146,39 @@ class Engine(_LocalEngine):
         ]
         outputs = self.client.run(depth_first(requests))
         return collect(requests, _with_bar(outputs, len(requests)) if progress else outputs)
+
+    def embed(
+        self,
+        prompts: Prompts,
+        *,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        **fields: Unpack[RequestFields],
+    ) -> list[Embedding]:
+        """Embed a prompt, or each of a list, in order, run as `generate` runs them.
+
+        dimensions: the first of them alone. prompt_name: of the model's own texts, the one that
+        goes before each text. Raises InvalidRequestError.
+        """
+        pooling = self.info.pooling
+        pooling.check()
+        before, params = pooling.prompt(prompt_name), SamplingParams(max_tokens=1, temperature=0.0)
+        requests = [
+            replace(
+                self.request(before + each if isinstance(each, str) else each, params, **fields),
+                pooled=True,
+            )
+            for each in as_list(prompts)
+        ]
+        pooling.check_dimensions(dimensions, self.info.hidden_size)
+        outputs = collect(requests, self.client.run(depth_first(requests)))
+        return [
+            Embedding(
+                pooling.embedding(each.hidden, dimensions), each.prompt_tokens, each.cached_tokens
+            )
+            for each in outputs
+            if each.hidden is not None
+        ]
 
     def load_lora_adapter(self, name: str, path: str) -> None:
         """Requests may have it from now on. Raises InvalidRequestError for a name that is taken,

@@ -35,6 +35,7 @@ from radixlm.engine.engine_core import Runner
 from radixlm.engine.loop import Inbound
 from radixlm.engine.wiring import make_cache, make_core, resolve_pin_budget
 from radixlm.formats.model_files import ModelFile, ModelFiles
+from radixlm.formats.pooling import Pooling, pooling_of
 from radixlm.formats.weight_files import stamped
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
@@ -83,7 +84,8 @@ class ModelInfo:
     deterministic: whether a request has the same bits in any company.
     kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
     were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
-    tp_size: ranks; kv_bytes are those of all. mamba_slots: of states, and their bytes.
+    tp_size: ranks; kv_bytes are those of all. mamba_slots: of states, and their bytes. pooling: how
+    an embedding is made.
     """
 
     name: str
@@ -111,6 +113,8 @@ class ModelInfo:
     tp_size: int = 1
     mamba_slots: int = 0
     mamba_bytes: int = 0
+    pooling: Pooling = field(default_factory=Pooling)
+    hidden_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,7 @@ def _load(
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
         kv_cache_dtype=_name(pool.keys[0].dtype),
-        **_as_flags_say(config),
+        **_as_flags_say(config) | _pooled(config, files, model_config),
         **states.described(),
         **places.described(),
     )
@@ -255,6 +259,12 @@ def _as_flags_say(config: EngineConfig) -> dict[str, Any]:
         "quantization": config.quantization or "",
         "tp_size": config.tp_size,
     }
+
+
+def _pooled(config: EngineConfig, files: ModelFiles, model: ModelConfig) -> dict[str, Any]:
+    """Fields of ModelInfo. Raises CheckpointError."""
+    pooling = pooling_of(files, foreign=by_transformers(config, files))
+    return {"hidden_size": model.hidden_size, "pooling": pooling}
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -16,10 +16,11 @@ ENDPOINTS = {
     "/v1/chat/completions": ("messages",),
     "/v1/completions": ("prompt",),
     "/v1/responses": ("input",),
+    "/v1/embeddings": ("input",),
 }
 # What a prompt depends on beside them: templates write it in front, or nothing is shared without.
 _BEFORE = (
-    *("model", "lora_path", "cache_salt", "extra_key", "chat_template_kwargs"),
+    *("model", "lora_path", "cache_salt", "extra_key", "chat_template_kwargs", "prompt_name"),
     *("reasoning_effort", "previous_response_id", "tools", "instructions"),
 )
 LONGEST_ID = 512

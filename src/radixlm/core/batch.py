@@ -237,7 +237,7 @@ class StepResult:
     wanted), for rows that asked for them. kv_bytes_read: keys and values that attention read, over
     all layers; kv_bytes_of_rows: had each row read its own context. known: tokens after a row's
     sampled one that need not be asked for, as a replay has them. ahead: what a draft head drafts
-    after the row's tokens.
+    after the row's tokens. hidden: for rows that sample and are pooled, see RequestOutput.
     """
 
     tokens: tuple[int | None, ...]
@@ -249,6 +249,7 @@ class StepResult:
     kv_bytes_of_rows: int = 0
     known: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     ahead: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    hidden: Mapping[int, npt.NDArray[np.float32]] = field(default_factory=dict)
 
     def drawn(self, row: int) -> tuple[int, ...]:
         """All tokens that were sampled for a row, by its position."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from radixlm.core.grammar import Constraint
 from radixlm.core.keys import Key
 from radixlm.core.misses import MissReport
@@ -107,7 +110,8 @@ class GenerateRequest:
     priority: higher is more important, to the schedule and the eviction policies of that name.
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
     hint: what is known of what comes after it. prediction: what much of its answer may be.
-    trace: W3C's headers, by which the span is named that it is part of.
+    trace: W3C's headers, by which the span is named that it is part of. pooled: what the model
+    makes of the prompt's last token is wanted, beside the first token of the answer.
 
     Set by the engine's input processor: max_tokens, within the context and the pool; seed, so that
     a retracted request draws the same numbers again; stop_token_ids, with the end-of-sequence ids
@@ -128,6 +132,7 @@ class GenerateRequest:
     prediction: Key | None = None
     constraint: Constraint | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
+    pooled: bool = False
 
 
 class FinishReason(StrEnum):
@@ -173,6 +178,7 @@ class RequestOutput:
     On the output with the first token only: kept, its breakpoints that are kept now; miss, why no
     more of the prompt was cached; queued, seconds from its arrival until it was first admitted.
     Where another replica goes on with the answer, its first output has a miss of that one.
+    hidden: (width,) float32, of a pooled request the last token's state after the last norm.
     pieces: of a joined one, the tokens and the characters of each output that is in it.
     """
 
@@ -190,6 +196,7 @@ class RequestOutput:
     kept: tuple[Breakpoint, ...] = ()
     miss: MissReport | None = None
     queued: float | None = field(default=None, compare=False)
+    hidden: npt.NDArray[np.float32] | None = field(default=None, repr=False, compare=False)
     pieces: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
 
     def as_it_came(self) -> Iterator[Piece]:
@@ -237,5 +244,6 @@ class RequestOutput:
             kept=tuple(entry for part in parts for entry in part.kept),
             miss=next((part.miss for part in reversed(parts) if part.miss is not None), None),
             queued=next((part.queued for part in parts if part.queued is not None), None),
+            hidden=next((part.hidden for part in parts if part.hidden is not None), None),
             pieces=tuple(piece for part in parts for piece in part._pieces()),
         )

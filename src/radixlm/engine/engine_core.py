@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Protocol
 
 from radixlm.cache import RadixCache
@@ -105,7 +106,7 @@ class EngineCore:
         self._kv_bytes_read += result.kv_bytes_read
         self._kv_bytes_of_rows += result.kv_bytes_of_rows
         self.check_idle()
-        return [self.outputs.complete(output) for output in outputs]
+        return [self.outputs.complete(output) for output in _with_hidden(outputs, batch, result)]
 
     def seconds_left(self) -> float | None:
         """The seconds until watchers or tiers want a turn; None while they do not."""
@@ -164,3 +165,13 @@ class EngineCore:
             **({} if self.tiering is None else self.tiering.figures()),
             **{name: each for of in self.cache.components for name, each in of.figures().items()},
         )
+
+
+def _with_hidden(
+    outputs: Iterable[RequestOutput], batch: ScheduledBatch, result: StepResult
+) -> Iterator[RequestOutput]:
+    """The outputs, those of pooled requests with the states that they asked for."""
+    names = {batch.rows[place].request.request_id: its for place, its in result.hidden.items()}
+    for output in outputs:
+        hidden = names.get(output.request_id)
+        yield output if hidden is None else replace(output, hidden=hidden)

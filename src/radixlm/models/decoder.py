@@ -82,6 +82,7 @@ class CausalLM:
         logit_rows: Tensor,
         adapted: Adapted | None = None,
         states: StepStates = NO_STATES,
+        normed: list[Tensor] | None = None,
     ) -> Tensor:
         """Compute one step's new tokens, whichever requests they belong to.
 
@@ -89,7 +90,8 @@ class CausalLM:
         attend: called once per layer, in order.
         logit_rows: (n,) int64, the tokens whose next token is wanted.
         adapted: the layers' products, where adapters add to them.
-        states: of the rows, where layers have some.
+        states: of the rows, where layers have some. normed: takes what the head is given of
+            `logit_rows`, where that is wanted.
         Returns (n, vocab_size) float32 logits.
         """
         small = token_ids.numel() <= MOST_TOKENS and (adapted is None or adapted.is_compiled)
@@ -122,7 +124,10 @@ class CausalLM:
         else:
             part = through()
         last = None if part is None else part.index_select(0, logit_rows)
-        logits = self.head(self.norm(hidden.index_select(0, logit_rows), last))
+        ready = self.norm(hidden.index_select(0, logit_rows), last)
+        if normed is not None:
+            normed.append(ready)
+        logits = self.head(ready)
         if self._split is not None:
             logits = self._split.gather(logits, self._split.widths)
         if traits.logits != 1:

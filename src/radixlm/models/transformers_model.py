@@ -83,6 +83,7 @@ class TransformersModel:
         logit_rows: Tensor,
         adapted: Multiply | None = None,  # noqa: ARG002 - no adapter can be loaded for it
         states: StepStates = NO_STATES,  # noqa: ARG002 - nor has it states
+        normed: list[Tensor] | None = None,  # noqa: ARG002 - pooled requests are refused for it
     ) -> Tensor:
         """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
         self._bridge.begin(attend)

@@ -142,8 +142,11 @@ class Model(Protocol):
         logit_rows: Tensor,
         adapted: Adapted | None,
         states: StepStates,
+        normed: list[Tensor] | None = None,
     ) -> Tensor:
-        """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
+        """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits. normed: see
+        `CausalLM`.
+        """
         ...
 
 
@@ -212,7 +215,8 @@ class ModelRunner:
         """Compute the batch's new tokens and sample where rows ask for it."""
         if not batch.rows:
             return StepResult(tokens=())
-        forward, plan, logits = self.compute(batch)
+        normed: list[Tensor] = []
+        forward, plan, logits = self.compute(batch, normed)
         drawn, logprobs = _sampled(batch, forward, logits, self._draw)
         tokens = [next(iter(drawn.get(place, ())), None) for place in range(len(batch.rows))]
         prompt_logprobs = _prompt_logprobs(batch, forward, logits)
@@ -234,10 +238,17 @@ class ModelRunner:
             kv_bytes_read=self._bytes_read(plan),
             kv_bytes_of_rows=self._bytes.total() * plan.kv_tokens_of_rows,
             ahead=MappingProxyType(ahead),
+            hidden=MappingProxyType(_hidden(batch, forward, normed)),
         )
 
-    def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
-        """A step without sampling, in inference mode: its tokens, what attention reads, logits."""
+    def compute(
+        self, batch: ScheduledBatch, normed: list[Tensor] | None = None
+    ) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
+        """A step without sampling, in inference mode: its tokens, what attention reads, logits.
+        normed: takes what the head was given, where rows are pooled.
+        """
+        if not any(row.request.pooled for row in batch.rows):
+            normed = None
         self._req_to_token.apply(batch.parts)
         if batch.windows is not None:
             self._kv_pool.move(batch.windows)
@@ -253,6 +264,7 @@ class ModelRunner:
                 forward.logit_rows,
                 adapted,
                 self._states_of(batch),
+                normed,
             )
         return forward, plan, logits
 
@@ -348,4 +360,18 @@ def _prompt_logprobs(
         part = logits[prompt.first : prompt.first + len(prompt.targets)]
         top = batch.rows[prompt.row].request.params.prompt_logprobs or 0
         made[prompt.row] = token_logprobs(part, prompt.targets, [top] * len(prompt.targets))
+    return made
+
+
+def _hidden(
+    batch: ScheduledBatch, forward: ForwardBatch, normed: Sequence[Tensor]
+) -> dict[int, npt.NDArray[np.float32]]:
+    """The states of pooled rows, by place: what the head was given of their prompt's last token."""
+    made: dict[int, npt.NDArray[np.float32]] = {}
+    at = 0
+    for place in forward.sampling if normed else ():
+        row = batch.rows[place]
+        if row.request.pooled:
+            made[place] = normed[0][at].float().cpu().numpy().copy()
+        at += row.n_draws
     return made

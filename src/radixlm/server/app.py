@@ -17,6 +17,7 @@ from radixlm.server.batches.asking import Asking, Batches
 from radixlm.server.batches.batch_routes import router as batches_router
 from radixlm.server.batches.file_routes import router as files_router
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.embeddings.embeddings_routes import router as embeddings_router
 from radixlm.server.explain import router as explain_router
 from radixlm.server.http.envelope import Envelope
 from radixlm.server.http.openapi import Served, document
@@ -38,6 +39,7 @@ _ROUTERS = (
     router,
     responses_router,
     messages_router,
+    embeddings_router,
     files_router,
     batches_router,
     native_router,

@@ -71,6 +71,11 @@ class FakeRunner:
         return StepResult(
             tuple(next(iter(its), None) for its in drawn),
             more={place: its[1:] for place, its in enumerate(drawn)},
+            hidden={
+                place: np.ones(4, dtype=np.float32)
+                for place, row in enumerate(batch.rows)
+                if row.request.pooled and row.samples
+            },
         )
 
     def pack(self, slots: Slots, windows: Slots) -> list[npt.NDArray[np.uint64]]:

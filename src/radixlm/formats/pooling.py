@@ -1,0 +1,130 @@
+"""How an embedding is made of hidden states, as sentence-transformers' files in a folder say it.
+
+Source: https://sbert.net/docs/package_reference/sentence_transformer/models.html.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from radixlm.core.errors import CheckpointError, InvalidRequestError, wrong
+from radixlm.formats.files import read_bytes, read_json_object
+from radixlm.formats.model_files import ModelFile, ModelFiles
+
+_BY_TRANSFORMERS = "embeddings of models that transformers computes are not supported"
+_KINDS = frozenset({"Transformer", "Pooling", "Normalize"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """The last token's state is pooled. normalize: to length 1. prompts: texts to be put before an
+    input, by name; default_prompt: the name of the one that is where none is asked for. refused:
+    why there are no embeddings; empty: there are.
+    """
+
+    normalize: bool = True
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    refused: str = ""
+
+    def check(self) -> None:
+        """Raise InvalidRequestError where there are no embeddings."""
+        if self.refused:
+            raise InvalidRequestError(f"this model gives no embeddings here: {self.refused}")
+
+    def check_dimensions(self, dimensions: int | None, width: int) -> None:
+        """Raise InvalidRequestError for more dimensions than the model has."""
+        if dimensions is not None and not 0 < dimensions <= width:
+            raise wrong("dimensions", f"must be from 1 to {width}, the model's, got {dimensions}")
+
+    def prompt(self, name: str | None) -> str:
+        """The text before an input. Raises InvalidRequestError for a name that there is not."""
+        if name is not None and name not in self.prompts:
+            known = ", ".join(map(repr, self.prompts)) or "none"
+            raise wrong("prompt_name", f"is {name!r:.80}; the model's prompts are {known}")
+        name = self.default_prompt if name is None else name
+        return "" if name is None else self.prompts[name]
+
+    def embedding(
+        self, hidden: npt.NDArray[np.float32], dimensions: int | None = None
+    ) -> npt.NDArray[np.float32]:
+        """The embedding of a hidden state: its first `dimensions` alone, then normalized
+        (Matryoshka).
+        """
+        cut = hidden[:dimensions]
+        if not self.normalize and dimensions is None:
+            return cut
+        length = max(float(np.linalg.norm(cut.astype(np.float64))), 1e-12)
+        made: npt.NDArray[np.float32] = (cut / length).astype(np.float32)
+        return made
+
+
+def pooling_of(files: ModelFiles, *, foreign: bool) -> Pooling:
+    """The pooling that a model's files ask for. A folder that says nothing has its last
+    token pooled, and normalized. foreign: transformers computes it. Raises CheckpointError for a
+    broken file.
+    """
+    if foreign:
+        return Pooling(refused=_BY_TRANSFORMERS)
+    if isinstance(files, ModelFile):
+        return Pooling()
+    if files.config().get("use_bidirectional_attention"):
+        text = "its tokens see those after them (use_bidirectional_attention)"
+        return Pooling(refused=f"{text}, which is not supported")
+    path = files.path / "modules.json"
+    if not path.is_file():
+        return Pooling()
+    modules = _modules(path)
+    names = [name for name, _ in modules]
+    config = files.path / "config_sentence_transformers.json"
+    said = read_json_object(config) if config.is_file() else {}
+    prompts, default = said.get("prompts") or {}, said.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(v, str) for v in prompts.values()):
+        raise CheckpointError(f"{config}: prompts must be texts by name, got {prompts!r:.80}")
+    if default is not None and default not in prompts:
+        raise CheckpointError(
+            f"{config}: default_prompt_name {default!r:.80} is not among the prompts"
+        )
+    refused = next(
+        (f"its module {name} is not supported" for name in names if name not in _KINDS), ""
+    )
+    for name, place in modules:
+        if name == "Pooling" and not refused:
+            refused = _refused(files.path / place / "config.json")
+    return Pooling("Normalize" in names, prompts, default, refused)
+
+
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """The modules' names, without their packages', and their folders."""
+    try:
+        given = json.loads(read_bytes(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not readable JSON: {error}") from None
+    found = []
+    for each in given if isinstance(given, list) else [given]:
+        kind, place = (
+            (each.get("type"), each.get("path")) if isinstance(each, dict) else (None,) * 2
+        )
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise CheckpointError(f"{path}: a module has a type and a path, got {each!r:.80}")
+        if ".." in Path(place).parts or Path(place).is_absolute():
+            raise CheckpointError(f"{path}: the path {place!r:.80} leads out of the folder")
+        found.append((kind.rpartition(".")[2], place))
+    return found
+
+
+def _refused(path: Path) -> str:
+    """The reason why a way to pool is not supported; empty: it is."""
+    said: Mapping[str, Any] = read_json_object(path)
+    modes = [name for name, on in said.items() if name.startswith("pooling_mode_") and on is True]
+    if modes == ["pooling_mode_lasttoken"] or said.get("pooling_mode") == "lasttoken":
+        return ""
+    asked = ", ".join(modes) or repr(said.get("pooling_mode"))
+    return f"it pools by {asked}, and only pooling_mode_lasttoken is supported"

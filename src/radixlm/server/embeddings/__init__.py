@@ -1,0 +1,1 @@
+"""Embeddings, as OpenAI has them."""

@@ -45,10 +45,10 @@ def test_the_command(tmp_path):
     for _ in range(KILLS):
         before = size(output)
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:  # noqa: S603
-            assert until(lambda before=before: size(output) > before)
+            assert until(lambda before=before, it=process: size(output) > before or it.poll() == 0)
             time.sleep(0.05)
             process.kill()
-        assert process.returncode == -9
+        assert process.returncode in (-9, 0)  # 0: it was faster
     assert subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0  # noqa: S603
     each_once(output.read_text())
 
@@ -82,7 +82,7 @@ def test_a_server(tmp_path):
             body = {"input_file_id": sent.json()["id"], "endpoint": "/v1/completions"}
             made = client.post("/batches", json={**body, "completion_window": "24h"}).json()
             for _ in range(KILLS):
-                before = batch()["request_counts"]["completed"]
+                before = min(batch()["request_counts"]["completed"], LINES - 1)
                 assert until(lambda before=before: batch()["request_counts"]["completed"] > before)
                 process.kill()
                 process.wait()

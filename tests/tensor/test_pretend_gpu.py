@@ -247,5 +247,43 @@ def test_copies_of_a_step_do_not_grow_with_its_rows(gpu: PretendGpu, llama: Path
         most.append(max(steps, key=lambda step: step.launches))
     few, many = most
     assert many.launches > few.launches
-    assert many.copies == few.copies <= 6
-    assert many.waits == few.waits == 2
+    assert many.copies == few.copies == 1
+    assert many.waits == few.waits == 1
+
+
+# What decoding steps ask for, and how many launches they are, by torch's attention.
+ASKED = {
+    "greedy": ({}, 85),
+    "drawn": ({"temperature": 0.8, "top_p": 0.9, "top_k": 40, "min_p": 0.01}, 145),
+    "logprobs": ({"logprobs": 3}, 107),
+    "penalties": ({"repetition_penalty": 1.5, "presence_penalty": 0.5, "logit_bias": {5: 4}}, 94),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 16, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ASKED)
+def test_a_step_is_one_copy_in_and_one_out(
+    gpu: PretendGpu, llama: Path, what: str, rows: int
+) -> None:
+    """Where no mask and no draft head is asked for."""
+    served = serve(llama, gpu.device, kv_tokens=4_000, chunked_prefill_size=4_000)
+    params, launches = ASKED[what]
+    requests = [asked(str(row), [*SHARED[:4], row, 3], **params) for row in range(rows)]
+    steps = steps_of(served, gpu, requests)
+    assert {(step.copies, step.waits) for step in steps} == {(1, 1)}
+    assert steps[-1].launches <= launches
+
+
+def test_masks_are_a_copy_of_their_own(gpu: PretendGpu, llama: Path) -> None:
+    """They are made while the device computes."""
+    letters = constraint(Grammar.regex("[a-f]{1,20}"), 320)
+    request = replace(asked("grammar", PROMPTS[0]), constraint=letters)
+    steps = steps_of(serve(llama, gpu.device), gpu, [request])
+    assert {(step.copies, step.waits) for step in steps[2:]} == {(2, 1)}
+
+
+def test_a_prompt_s_step_that_gives_no_token_is_not_waited_for(
+    gpu: PretendGpu, llama: Path
+) -> None:
+    first, *_ = steps_of(serve(llama, gpu.device), gpu, [PLAIN[0]])
+    assert (first.copies, first.waits) == (1, 0)

@@ -10,6 +10,7 @@ from torch import Tensor
 from radixlm.attention.plan import AttentionPlan, ChunkSize, Sharing
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
+from radixlm.memory.staging import Sending
 
 
 class Attend(Protocol):
@@ -52,11 +53,15 @@ class AttentionBackend(Protocol):
 
     sharing: Sharing
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+    def prepare(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
+    ) -> Attend:
         """One step's attention.
 
         table: (rows, context) int32, the request table with this step applied.
         slots: (tokens,) int64, where the step's new tokens go.
+        staging: by which the device gets what it needs of the step; on another device than the CPU
+            nothing of `table` and `slots` is read before it is sent. None: all is there.
         """
         ...
 

@@ -125,7 +125,7 @@ class CpuBackend:
                 queries, pool.head_dim, bfloat16=bfloat16, coded=pool.coded, cap=cap
             )
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor, *_: object) -> Attend:
         """See `AttentionBackend`."""
         pool = self._pool
 

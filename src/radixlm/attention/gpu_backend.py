@@ -29,6 +29,7 @@ from radixlm.kernels.gpu_place import place
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
+from radixlm.memory.staging import Sending
 
 # Of parts of contexts, in float32: where tokens would have more, none is shared.
 PARTS_BYTES = 512 << 20
@@ -103,9 +104,11 @@ class GpuBackend:
             least_view=sys.maxsize,  # slots are the table's: a read is one stretch of a context
         )
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """See `AttentionBackend`. One copy to the device, for all layers."""
-        pool = self.pool
+    def prepare(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
+    ) -> Attend:
+        """See `AttentionBackend`."""
+        pool, sending = self.pool, staging or Sending(table.device)
         step = _StepMemory(pool.device, (self.n_heads, pool.head_dim))
         most = PARTS_BYTES // (4 * self.n_heads * (pool.head_dim + 2))
 
@@ -114,7 +117,10 @@ class GpuBackend:
             if reads.n_parts > most and its.shared:
                 reads = self.reads(its.alone(), table.stride(0), window)
             places = pool.window_slots if own else None
-            return GpuAttention(self, step, reads, window or 0, (table, places, slots))
+            step.n_parts = max(step.n_parts, reads.n_parts)
+            numbers = sending.put(reads.numbers)
+            memory = table, places, slots, numbers
+            return GpuAttention(self, step, reads, window or 0, memory)
 
         return by_layer(plan, self._windows, make, apart=pool.windows is not None)
 
@@ -177,41 +183,23 @@ class GpuReads(NamedTuple):
             lists = number_parts(both)
         ends = _HEADER + np.cumsum([few.size, many.size, *map(len, lists)])
         header = len(few), _HEADER, len(many), ends[0], len(lists[0]), *ends[1:4]
-        # As many as keep the place of the next ones a multiple of 16 bytes, which kernels know.
-        numbers = np.concatenate((header, both.ravel(), *lists, both[:1, 0][: ends[-1] % 2]))
+        numbers = np.concatenate((header, both.ravel(), *lists))
         kinds = tuple(kind for kind, reads in enumerate((few, many)) if len(reads))
         return cls(numbers, kinds, len(lists[2]))
 
 
 class _StepMemory:
-    """A step's memory on the device: numbers for all of its layers, sent in one copy when the first
-    are needed, and the parts of one layer.
-    """
+    """Memory on the device for the parts of one layer, which all layers of a step use."""
 
     def __init__(self, device: torch.device, head: tuple[int, int]) -> None:
         """head: of parts, how many there are and their size."""
         self._device, self._head = device, head
-        self._arrays: list[Numbers] = []
-        self._n_parts = 0
-
-    def add(self, reads: GpuReads) -> slice:
-        """Return where its numbers will be."""
-        first = sum(map(len, self._arrays))
-        self._arrays.append(reads.numbers)
-        self._n_parts = max(self._n_parts, reads.n_parts)
-        return slice(first, first + len(reads.numbers))
-
-    @cached_property
-    def numbers(self) -> Tensor:
-        whole = torch.from_numpy(np.concatenate(self._arrays))
-        if self._device.type != "cuda":
-            return whole
-        return whole.pin_memory().to(self._device, non_blocking=True)
+        self.n_parts = 0
 
     @cached_property
     def parts(self) -> tuple[Tensor, Tensor]:
         heads, size = self._head
-        rows = self._n_parts * heads
+        rows = self.n_parts * heads
         parts, states = (torch.empty(rows, n, device=self._device) for n in (size, 2))
         return parts, states
 
@@ -220,7 +208,8 @@ class GpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer, which then is a
     kernel that places, one for each kind of reads, and one that merges.
 
-    memory: the request table; of each slot the layers' own, or None; slots of the new tokens.
+    memory: the request table; of each slot the layers' own, or None; slots of the new tokens; what
+    kernels read of the plan.
     """
 
     def __init__(
@@ -229,16 +218,11 @@ class GpuAttention:
         step: _StepMemory,
         reads: GpuReads,
         window: int,
-        memory: tuple[Tensor, Tensor | None, Tensor],
+        memory: tuple[Tensor, Tensor | None, Tensor, Tensor],
     ) -> None:
         self._backend, self._step, self._window = backend, step, window
         self._kinds, self._merges = reads.kinds, reads.n_parts > 0
-        self._place = step.add(reads)
-        self._table, self._places, self._slots = memory
-
-    @cached_property
-    def _numbers(self) -> Tensor:
-        return self._step.numbers[self._place]
+        self._table, self._places, self._slots, self._numbers = memory
 
     def __call__(
         self,

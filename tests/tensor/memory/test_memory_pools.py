@@ -20,6 +20,7 @@ from radixlm.memory.pools import (
     default_kv_tokens,
     free_host_memory,
 )
+from radixlm.memory.staging import staging_for
 from tests.pretend_gpu import PretendGpu
 from tests.tensor.rows import make_row
 
@@ -119,8 +120,11 @@ def test_a_gpu_s_table_follows_by_one_copy(gpu: PretendGpu) -> None:
     later = Remap(1, np.array([20, 21], dtype=np.int32))
     rows = [make_row(range(5), slots=[9, 8, 7, 6, 5], start=3, table_row=row) for row in (2, 0)]
     rows[0] = replace(rows[0], remaps=(*rows[0].remaps, later))
+    staging = staging_for(gpu.device)
     gpu.count()
-    pool.apply(rows)
+    pool.apply(rows, staging)
+    assert not pool.table.cpu().any()
+    staging.send()
     assert gpu.count().copies == 1
     assert pool.table.tolist() == [[9, 8, 7, 6, 5, 0, 0, 0], [0] * 8, [9, 20, 21, 6, 5, 0, 0, 0]]
     with pytest.raises(IndexError, match="lie outside a table of 3 rows and 8 tokens"):

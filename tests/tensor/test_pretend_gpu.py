@@ -30,6 +30,7 @@ from radixlm.models import CausalLM, load_model, open_checkpoint
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.runner import ModelRunner
 from radixlm.runner.adapter_shelf import AdapterShelf
+from radixlm.runner.step_graphs import Record
 from radixlm.structured_output import MaskFiller
 from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.peft_adapters import make_adapter
@@ -68,7 +69,9 @@ class Served(NamedTuple):
         return {name: RequestOutput.joined(parts) for name, parts in found.items()}
 
 
-def serve(folder: Path, device: torch.device, **flags: object) -> Served:
+def serve(
+    folder: Path, device: torch.device, record: Record | None = None, **flags: object
+) -> Served:
     given = {"kv_tokens": CAPACITY, "dtype": "float32", "chunked_prefill_size": 48} | flags
     config = EngineConfig(model=str(folder), device="cpu", **given)
     files, described, _, dtype = chosen(config)
@@ -84,7 +87,7 @@ def serve(folder: Path, device: torch.device, **flags: object) -> Served:
     sizes = CAPACITY, 400, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
     shelf = AdapterShelf(model)
-    runner = ModelRunner(model, pool, table, device, adapters=shelf)
+    runner = ModelRunner(model, pool, table, device, adapters=shelf, record=record)
     masks = MaskFiller(described.vocab_size)
     return Served(model, make_core(config, cache, runner, byte_tokenizer(), masks=masks), shelf)
 

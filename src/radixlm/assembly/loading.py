@@ -57,6 +57,7 @@ from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.runner.ranks import leading
 from radixlm.runner.step_answers import Swap
+from radixlm.runner.step_graphs import record_for
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME
@@ -247,6 +248,7 @@ def _runner(
         states=states,
         swap=swap,
         head=head,
+        record=record_for(model, pool.device),
     )
     return runner, adapters
 

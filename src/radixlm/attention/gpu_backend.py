@@ -29,12 +29,14 @@ from radixlm.kernels.gpu_place import place
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
-from radixlm.memory.staging import Sending
+from radixlm.memory.staging import NoPlaceError, Sending
 
 # Of parts of contexts, in float32: where tokens would have more, none is shared.
 PARTS_BYTES = 512 << 20
 # Parts that are merged at a time; heads that a program places.
 _PARTS_AT_ONCE, _HEADS_AT_ONCE = 16, 8
+# For which there is room where a step's memory is fixed: 88 MB for 256 tokens of 32 heads of 128.
+PARTS_OF_A_TOKEN = 16
 _HEADER = 8
 
 
@@ -111,18 +113,43 @@ class GpuBackend:
         pool, sending = self.pool, staging or Sending(table.device)
         step = _StepMemory(pool.device, (self.n_heads, pool.head_dim))
         most = PARTS_BYTES // (4 * self.n_heads * (pool.head_dim + 2))
+        fixed = sending.tokens > 0
+        if fixed:
+            most = self._most_parts(sending.tokens)
 
         def make(its: AttentionPlan, window: int | None, own: bool) -> GpuAttention:
             reads = self.reads(its, table.stride(0), window)
             if reads.n_parts > most and its.shared:
                 reads = self.reads(its.alone(), table.stride(0), window)
+            if fixed:
+                reads = reads.fixed(most)
             places = pool.window_slots if own else None
             step.n_parts = max(step.n_parts, reads.n_parts)
-            numbers = sending.put(reads.numbers)
+            numbers = sending.put(reads.numbers, self._room(sending.tokens))
             memory = table, places, slots, numbers
             return GpuAttention(self, step, reads, window or 0, memory)
 
-        return by_layer(plan, self._windows, make, apart=pool.windows is not None)
+        apart = pool.windows is not None
+        return by_layer(plan, self._windows, make, apart=apart, fixed=fixed)
+
+    def numbers(self, tokens: int) -> int:
+        """See `RecordableBackend`."""
+        return max(len({*self._windows}), 1) * (self._room(tokens) + 1)
+
+    def _room(self, tokens: int) -> int:
+        """The numbers of layers of one kind, where contexts have as many pieces as in a tree with
+        a leaf for each token.
+        """
+        pieces = sum(2 * (tokens + self._wanted(tile)) for tile in self.tiles)
+        fields = len(ContextRead._fields)
+        return _HEADER + fields * pieces + 2 * tokens + 1 + self._most_parts(tokens)
+
+    def _most_parts(self, tokens: int) -> int:
+        return PARTS_OF_A_TOKEN * (tokens + 64)
+
+    def _wanted(self, tile: Tile) -> int:
+        """How many reads keep the GPU busy."""
+        return max(self.processors * tile.programs // self.pool.n_kv_heads, 1)
 
     def reads(self, plan: AttentionPlan, width: int, window: int | None) -> GpuReads:
         """Make the reads of layers with this window. width: of the request table."""
@@ -160,8 +187,7 @@ class GpuBackend:
         for kind, tile in enumerate(self.tiles):
             if window:
                 newest(kinds[kind], window)
-            wanted = max(self.processors * tile.programs // self.pool.n_kv_heads, 1)
-            kinds[kind] = cut_evenly(kinds[kind], tile.tokens, tile.least, wanted)
+            kinds[kind] = cut_evenly(kinds[kind], tile.tokens, tile.least, self._wanted(tile))
         tokens = sum(span.n_new for span in plan.rows)
         return GpuReads.of(kinds[0], kinds[1], tokens)
 
@@ -186,6 +212,14 @@ class GpuReads(NamedTuple):
         numbers = np.concatenate((header, both.ravel(), *lists))
         kinds = tuple(kind for kind, reads in enumerate((few, many)) if len(reads))
         return cls(numbers, kinds, len(lists[2]))
+
+    def fixed(self, most_parts: int) -> GpuReads:
+        """The same, for kernels that are called whatever there is to do. Raises NoPlaceError where
+        there are more parts.
+        """
+        if self.n_parts > most_parts:
+            raise NoPlaceError(f"{self.n_parts} parts, where there is room for {most_parts}")
+        return self._replace(kinds=(0, 1), n_parts=most_parts)
 
 
 class _StepMemory:

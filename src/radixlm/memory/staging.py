@@ -14,6 +14,10 @@ from torch import Tensor
 _ALIGNMENT, _LEAST = 16, 1 << 16
 
 
+class NoPlaceError(Exception):
+    """A step has more numbers than there is room for in memory of a fixed size."""
+
+
 class Sending:
     """Numbers that are sent as they come; on the CPU, where a step's numbers are, nothing is.
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from math import isnan
 from types import MappingProxyType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,7 @@ from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Adapted
 from radixlm.layers.step_states import NO_STATES, StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
-from radixlm.memory.staging import Sending, staging_for
+from radixlm.memory.staging import NoPlaceError, Sending, staging_for
 from radixlm.memory.state_pool import StatePool
 from radixlm.models.draft_head import DraftHead
 from radixlm.models.model_config import ModelConfig
@@ -31,6 +33,10 @@ from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.draft_heads import HeadDrafter
 from radixlm.runner.logits_processors import forbid_kernel
 from radixlm.runner.step_answers import PromptLogits, StepAnswers, Swap
+from radixlm.runner.step_graphs import FixedMemory, Record, RecordableBackend, StepGraphs
+
+# In place of a slot: a step that is recorded has tokens that are none.
+NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,11 +82,12 @@ class ForwardBatch:
                 first = ends[i] - row.n_new + _first_target(row) - 1 - row.start
                 wanted.append(np.arange(first, first + len(targets), dtype=np.int64))
                 count += len(targets)
+        put, room = sending.put, sending.tokens
         return cls(
-            token_ids=sending.put(_joined(row.tokens[row.start :] for row in rows)),
-            positions=sending.put(_joined(_positions(row, short_start) for row in rows)),
-            slots=sending.put(_joined(row.new_slots for row in rows)),
-            logit_rows=sending.put(_joined(wanted or [ends[:0]])),
+            token_ids=put(_joined(row.tokens[row.start :] for row in rows), room),
+            positions=put(_joined(_positions(row, short_start) for row in rows), room),
+            slots=put(_joined(row.new_slots for row in rows), room, NOWHERE),
+            logit_rows=put(_joined(wanted or [ends[:0]]), room),
             sampling=sampling,
             prompts=tuple(prompts),
         )
@@ -138,6 +145,15 @@ class Sound(Protocol):
     def __call__(self, slots: Tensor, *, in_windows: bool = False) -> int: ...
 
 
+class _Planned(NamedTuple):
+    """A step that is laid out. sending: where its numbers were put."""
+
+    forward: ForwardBatch
+    plan: AttentionPlan
+    attend: Attend
+    sending: Sending
+
+
 class ModelRunner:
     """Computes one step: request table -> plan -> model -> tokens (an engine's `Runner`).
 
@@ -147,7 +163,8 @@ class ModelRunner:
 
     deterministic: attention gives a token the same bits in any company; ConfigError where there is
     no such. The same of products was decided when the model was packed. adapters: those that rows
-    may have. swap: see `StepAnswers.read`. head: drafts, and has a layer of the pool.
+    may have. swap: see `StepAnswers.read`. head: drafts, and has a layer of the pool. record:
+    records steps, where the backend knows how.
     """
 
     def __init__(
@@ -163,6 +180,7 @@ class ModelRunner:
         states: StatePool | None = None,
         swap: Swap = None,
         head: DraftHead | None = None,
+        record: Record | None = None,
     ) -> None:
         self._head = None if head is None else HeadDrafter(head, kv_pool, req_to_token)
         kv_pool = kv_pool.model_layers()
@@ -189,6 +207,9 @@ class ModelRunner:
             expansions=model.expansions,
             index=config.traits.indexer,
         )
+        self._graphs: StepGraphs | None = None
+        if record is not None and isinstance(self._backend, RecordableBackend):
+            self._graphs = StepGraphs(self._backend, self._staging, record)
         if self._staging.device.type == "cpu":
             forbid_kernel()  # not in the first step that needs it: others are in it
 
@@ -197,9 +218,10 @@ class ModelRunner:
         """Compute the batch's new tokens and sample where rows ask for it."""
         if not batch.rows:
             return StepResult(tokens=())
-        forward, plan, attend = self._planned(batch)
+        planned = self._planned(batch)
+        forward, plan = planned.forward, planned.plan
         answers = StepAnswers(batch, forward.sampling, forward.prompts, self._vocab, self._staging)
-        logits = self._logits(batch, forward, attend)
+        logits = self._logits(batch, planned)
         drawn, logprobs, prompt_logprobs = answers.read(logits, self._swap)
         tokens = [next(iter(drawn.get(place, ())), None) for place in range(len(batch.rows))]
         failed = [
@@ -224,33 +246,49 @@ class ModelRunner:
 
     def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
         """A step without sampling, in inference mode: its tokens, what attention reads, logits."""
-        forward, plan, attend = self._planned(batch)
-        return forward, plan, self._logits(batch, forward, attend)
+        planned = self._planned(batch)
+        return planned.forward, planned.plan, self._logits(batch, planned)
 
-    def _planned(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Attend]:
+    def _planned(self, batch: ScheduledBatch) -> _Planned:
         """Put all that the device is to know of a step before it is sent."""
         staging, parts = self._staging, batch.parts
         staging.begin()
         self._req_to_token.apply(parts, staging)
         if batch.windows is not None:
             self._kv_pool.move(batch.windows, staging)
-        forward = ForwardBatch.from_scheduled(batch, staging, self._short_start)
         plan = make_plan(parts, self._backend.sharing)
-        attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots, staging)
-        return forward, plan, attend
+        memory = None if self._graphs is None else self._graphs.memory(batch.n_tokens)
+        if memory is not None and (self._adapters is None or not self._adapters.of_step(parts)):
+            with suppress(NoPlaceError):
+                memory.begin()
+                made = self._laid_out(batch, plan, memory)
+                memory.send()
+                return made
+        return self._laid_out(batch, plan, staging)
 
-    def _logits(self, batch: ScheduledBatch, forward: ForwardBatch, attend: Attend) -> Tensor:
+    def _laid_out(self, batch: ScheduledBatch, plan: AttentionPlan, sending: Sending) -> _Planned:
+        forward = ForwardBatch.from_scheduled(batch, sending, self._short_start)
+        table = self._req_to_token.table
+        attend = self._backend.prepare(plan, table, forward.slots, sending)
+        return _Planned(forward, plan, attend, sending)
+
+    def _logits(self, batch: ScheduledBatch, planned: _Planned) -> Tensor:
+        forward = planned.forward
         adapted = None if self._adapters is None else self._adapters.of_step(batch.parts)
         with torch.cuda.device_of(self._req_to_token.table):  # where Triton launches
             self._staging.send()
-            return self._model.forward(
+            work = partial(
+                self._model.forward,
                 forward.token_ids,
                 forward.positions,
-                attend,
+                planned.attend,
                 forward.logit_rows,
                 adapted,
                 self._states_of(batch),
             )
+            if self._graphs is not None and isinstance(planned.sending, FixedMemory):
+                return self._graphs.run(planned.sending, work)
+            return work()
 
     def _states_of(self, batch: ScheduledBatch) -> StepStates:
         """The states of the batch's rows, as they are before it."""

@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 GUIDES = [*sorted(DOCS.glob("*.md")), *sorted((DOCS / "adr").glob("*.md"))]
 ALL = [*GUIDES, *sorted(DOCS.glob("history/*.md")), *sorted((ROOT / "src").rglob("*.md"))]
 ALL += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")]
-MOST_WORDS, MOST_WORDS_README, LONGEST_LINE = 36_500, 1_000, 200
+MOST_WORDS, MOST_WORDS_README, LONGEST_LINE = 36_800, 1_000, 200
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # What scripts write between two comments is as long as what it shows.
 GENERATED = re.compile(r"^<!-- (\w+): made by .*?^<!-- /\1 -->$", re.M | re.S)

@@ -109,9 +109,9 @@ class StepAnswers:
         self, logits: Tensor, scores: Tensor, masks: Masks | None, *, whole: bool
     ) -> list[list[float]]:
         """The tokens of all draws, and the numbers of `logprobs_of`, by one copy."""
-        if not (self._rows or self._prompts):
-            return [[], []]
         tokens = self._sampler(scores, masks, whole=whole) if self._rows else self._there
+        if not (self._at or self._prompts):
+            return [tokens.tolist() if self._rows else [], []]
         made = [tokens, self._there]
         if self._at:
             own = logits.index_select(0, self._there)
@@ -120,9 +120,7 @@ class StepAnswers:
             part = logits[prompt.first : prompt.first + len(prompt.targets)]
             top = self._batch.rows[prompt.row].request.params.prompt_logprobs or 0
             made.append(logprobs_of(part, targets, top))
-        several = self._at or self._prompts
-        whole_list = torch.cat([each.double().flatten() for each in made]) if several else tokens
-        numbers = iter(whole_list.tolist())
+        numbers = iter(torch.cat([each.double().flatten() for each in made]).tolist())
         return [[*islice(numbers, each.numel())] for each in made]
 
     def _logprobs(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -111,7 +110,6 @@ class GpuBackend:
     ) -> Attend:
         """See `AttentionBackend`."""
         pool, sending = self.pool, staging or Sending(table.device)
-        step = _StepMemory(pool.device, (self.n_heads, pool.head_dim))
         most = PARTS_BYTES // (4 * self.n_heads * (pool.head_dim + 2))
         fixed = sending.tokens > 0
         if fixed:
@@ -124,10 +122,9 @@ class GpuBackend:
             if fixed:
                 reads = reads.fixed(most)
             places = pool.window_slots if own else None
-            step.n_parts = max(step.n_parts, reads.n_parts)
             numbers = sending.put(reads.numbers, self._room(sending.tokens))
             memory = table, places, slots, numbers
-            return GpuAttention(self, step, reads, window or 0, memory)
+            return GpuAttention(self, reads, window or 0, memory)
 
         apart = pool.windows is not None
         return by_layer(plan, self._windows, make, apart=apart, fixed=fixed)
@@ -222,22 +219,6 @@ class GpuReads(NamedTuple):
         return self._replace(kinds=(0, 1), n_parts=most_parts)
 
 
-class _StepMemory:
-    """Memory on the device for the parts of one layer, which all layers of a step use."""
-
-    def __init__(self, device: torch.device, head: tuple[int, int]) -> None:
-        """head: of parts, how many there are and their size."""
-        self._device, self._head = device, head
-        self.n_parts = 0
-
-    @cached_property
-    def parts(self) -> tuple[Tensor, Tensor]:
-        heads, size = self._head
-        rows = self.n_parts * heads
-        parts, states = (torch.empty(rows, n, device=self._device) for n in (size, 2))
-        return parts, states
-
-
 class GpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer, which then is a
     kernel that places, one for each kind of reads, and one that merges.
@@ -249,13 +230,12 @@ class GpuAttention:
     def __init__(
         self,
         backend: GpuBackend,
-        step: _StepMemory,
         reads: GpuReads,
         window: int,
         memory: tuple[Tensor, Tensor | None, Tensor, Tensor],
     ) -> None:
-        self._backend, self._step, self._window = backend, step, window
-        self._kinds, self._merges = reads.kinds, reads.n_parts > 0
+        self._backend, self._window = backend, window
+        self._kinds, self._n_parts = reads.kinds, reads.n_parts
         self._table, self._places, self._slots, self._numbers = memory
 
     def __call__(
@@ -273,7 +253,9 @@ class GpuAttention:
         own = pool.shapes[layer].source is None
         self._placed(qkv, rotation, norm, given, pool.n_kv_heads if own else 0)
         out = qkv.new_empty(qkv.shape[0], backend.n_heads * size)
-        parts, states = self._step.parts
+        # New in each layer: what a step kept would be gone when its recorded calls are made again.
+        rows = self._n_parts * backend.n_heads
+        parts, states = (torch.empty(rows, n, device=qkv.device) for n in (size, 2))
         numbers, scale = self._numbers, size**-0.5
         heads = {"HEADS": backend.n_heads, "SIZE": size, "D": max(power_of_two(size), 16)}
         key = self._window, self._places is None, sinks is None, qkv.stride(0), aligned(qkv)
@@ -297,7 +279,7 @@ class GpuAttention:
                 num_warps=tile.warps,
                 num_stages=tile.stages,
             )
-        if self._merges:
+        if self._n_parts:
             made = numbers, parts, states, out, sinks
             programs = 8 * backend.processors
             backend.merge(sinks is None, (programs,), made, {"J": _PARTS_AT_ONCE, **heads})

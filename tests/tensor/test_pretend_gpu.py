@@ -41,6 +41,7 @@ from tests.pretend_gpu import Counts, PretendGpu
 from tests.tensor.attention_cases import (
     Heads,
 )
+from tests.tensor.test_drafts import Oracle
 
 CPU = torch.device("cpu")
 HEADS = Heads(6, 2, 16)
@@ -178,6 +179,46 @@ def test_all_that_a_request_may_ask(gpu: PretendGpu, llama: Path, adapter: Path)
         for one, other in zip(ours[name].logprobs, wanted[name].logprobs, strict=True):
             assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
     assert ours["adapter.0"].token_ids != ours["plain 0.0"].token_ids
+
+
+def check_siblings(
+    patch: pytest.MonkeyPatch, gpu: PretendGpu, folder: Path, record: Record | None = None
+) -> list[Counts]:
+    """Drafts, half of them wrong, and their siblings give what the CPU gives without; one copy and
+    one wait a step. Returns what each step took.
+    """
+    oracle = Oracle(patch)
+    some = [
+        replace(asked(f"{place}", prompt, logprobs=2), max_tokens=16)
+        for place, prompt in enumerate(PROMPTS)
+    ]
+    wanted = serve(folder, CPU).answers(some)
+    answers = [wanted[f"{request.request_id}.0"].token_ids for request in some]
+    oracle.texts = [[*prompt, *its] for prompt, its in zip(PROMPTS, answers, strict=True)]
+    there = serve(folder, gpu.device, record=record, speculative_algorithm="tree")
+    steps, step = list[Counts](), there.core.step
+
+    def counted() -> list[RequestOutput]:
+        gpu.count()
+        made = step()
+        steps.append(gpu.count())
+        return made
+
+    patch.setattr(there.core, "step", counted)
+    ours = there.answers(some)
+    assert oracle.siblings > 2
+    same(ours, wanted)
+    for name, output in ours.items():
+        both = zip(output.logprobs, wanted[name].logprobs, strict=True)
+        assert all(a.logprob == pytest.approx(b.logprob, abs=1e-4) for a, b in both)
+    assert {(step.copies, step.waits) for step in steps} <= {(1, 0), (1, 1)}
+    return steps
+
+
+def test_drafts_and_their_siblings(
+    gpu: PretendGpu, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_siblings(monkeypatch, gpu, llama)
 
 
 def check_weights_in_full(gpu: PretendGpu, model: Path) -> None:

@@ -13,10 +13,19 @@ import torch
 from torch import Tensor
 
 from radixlm.memory.staging import NoPlaceError, staging_for
+from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
 from radixlm.runner.step_graphs import FixedMemory, record_for
 from radixlm.testing.reference import make_checkpoint
 from tests.pretend_gpu import Counts, PretendGpu, with_kernels
-from tests.tensor.test_pretend_gpu import CPU, SHARED, asked, same, serve, steps_of
+from tests.tensor.test_pretend_gpu import (
+    CPU,
+    SHARED,
+    asked,
+    check_siblings,
+    same,
+    serve,
+    steps_of,
+)
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None or "TRITON_INTERPRET" not in os.environ,
@@ -86,6 +95,23 @@ def test_no_other_device_records(tmp_path: Path) -> None:
     assert record_for(served.model, CPU) is None
 
 
+@pytest.mark.parametrize(
+    ("family", "known"),
+    [("llama", True), ("gemma3_text", True), ("mixtral", False), ("lfm2", False)],
+)
+def test_a_model_whose_calls_depend_on_its_tokens_is_not_recorded(
+    tmp_path: Path, family: str, known: bool
+) -> None:
+    """Experts, states; and draft heads: they read what a step's own calls have taken for them."""
+    folder = make_checkpoint(tmp_path / "m", family)
+    checkpoint, config = PlainCheckpoint(folder), load_config(folder)
+    model = load_model(checkpoint, config, dtype=torch.float32, device=CPU, progress=False)
+    assert isinstance(model, CausalLM)
+    assert model.is_recordable == known
+    model.take((0,))
+    assert not model.is_recordable
+
+
 def requests(count: int, **params: object) -> list:
     prompts = [[*SHARED, n, n + 1] for n in range(count)]
     return [asked(f"{n}", prompt, **params) for n, prompt in enumerate(prompts)]
@@ -140,3 +166,15 @@ def test_a_step_without_room_is_computed_as_others(
     again = there.answers(requests(3))
     same(again, serve(folder, CPU).answers(requests(3)))
     assert steps[-1].launches > 11
+
+
+@needs_triton
+@noisy
+def test_recorded_steps_have_drafts_and_their_siblings(
+    kernels: PretendGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sibling's row of the table is there before the record is made again."""
+    folder = make_checkpoint(tmp_path / "m", "llama")
+    steps = check_siblings(monkeypatch, kernels, folder, kernels.recorded)
+    # With log-probabilities; without a record, as the first of each size, about a hundred.
+    assert sum(step.launches < 40 for step in steps) > len(steps) / 2

@@ -329,12 +329,12 @@ class ReqToTokenPool:
                 if turn == len(turns):
                     turns.append([])
                 turns[turn].append((row.row * self.table.shape[1] + start, slots))
-        sending, flat = staging or Sending(self.table.device), self.table.view(-1)
+        sending = staging or Sending(self.table.device)
         for changes in turns:
             places = np.concatenate([np.arange(at, at + its.size) for at, its in changes])
             slots = np.concatenate([its for _, its in changes], dtype=np.int32)
             given = sending.put(places), sending.put(slots)
-            sending.after(partial(flat.index_copy_, 0, *given))
+            sending.after(partial(self.table.view(-1).index_copy_, 0, *given))
         for row in siblings:
             beside = self.table[row.beside, : row.start]
             sending.after(partial(self.table[row.row, : row.start].copy_, beside))

@@ -155,7 +155,7 @@ class CausalLM:
     @property
     def is_recordable(self) -> bool:
         """Whether its calls are the same whatever tokens there are: experts are chosen by the host,
-        states are taken row by row.
+        states are taken row by row, and a draft head reads what calls of the step have taken.
         """
         free = (isinstance(its.mlp, ExpertMLP) or its.state is not None for its in self.layers)
         return self._split is None and self._taken is None and not any(free)

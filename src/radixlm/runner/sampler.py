@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import isfinite
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -201,6 +202,8 @@ class Sampling:
         peaks = logits.gather(1, best[:, None])
         for part in self._drawn:
             best.index_copy_(0, part.at, part.tokens(logits, peaks, whole=whole))
+        if peaks.device.type == "cpu" and isfinite(sum(peaks.flatten().tolist())):
+            return best
         # Of infinity and NaN alone it is not 0; `isfinite` is four launches.
         return best.masked_fill_((peaks - peaks != 0).flatten(), NOT_FINITE)
 
@@ -265,15 +268,17 @@ def _argmax(logits: Tensor) -> Tensor:
 
 def logprobs_of(logits: Tensor, targets: Tensor, most: int) -> Tensor:
     """(rows, 1 + 2 x most) float64: log p of targets[i], those of a row's likeliest tokens, best
-    first, and their ids. targets: (rows,) int64; of one below 0 it is any.
+    first, and their ids. targets: (rows,) int64.
 
     logits: (rows, vocab) float32, as the model gave them: before temperature, bias or penalties.
     NaN where a row's are not finite. Equally likely tokens stand in the order of their ids. Works
     in blocks of rows, so that what it needs beside the logits stays below 64 MiB or one row.
     """
-    size = max(1, BLOCK_BYTES // (8 * logits.shape[1]))
+    size, most = max(1, BLOCK_BYTES // (8 * logits.shape[1])), min(most, logits.shape[1])
+    if len(logits) <= size:
+        return _block(logits, targets, most)
     blocks = zip(logits.split(size), targets.split(size), strict=True)
-    return torch.cat([_block(*block, min(most, logits.shape[1])) for block in blocks])
+    return torch.cat([_block(*block, most) for block in blocks])
 
 
 def _block(logits: Tensor, targets: Tensor, most: int) -> Tensor:
@@ -281,7 +286,7 @@ def _block(logits: Tensor, targets: Tensor, most: int) -> Tensor:
     best = _best(logits, most)
     # Not by logsumexp, which adds up a single row in another order than several.
     scores = logits.log_softmax(-1)
-    wanted = torch.cat((targets[:, None].clamp(min=0), best), dim=1)
+    wanted = torch.cat((targets[:, None], best), dim=1)
     values = scores.gather(1, wanted).where(finite, torch.nan)
     return torch.cat((values.double(), best), dim=1)
 

@@ -52,15 +52,17 @@ class StepAnswers:
         vocab: int,
         sending: Sending,
     ) -> None:
-        self._batch, self._sampling = batch, sampling
-        draws = [(place, row) for place in sampling for row in batch.rows[place].draws()]
-        self._places, self._rows = [place for place, _ in draws], [row for _, row in draws]
-        self._sampler = Sampling(self._rows, vocab, sending)
-        # Of all draws: which of them count is known when they are read.
-        tops = [row.request.params.logprobs for row in self._rows]
-        self._at = [at for at, top in enumerate(tops) if top is not None]
-        self._tops = [top for top in tops if top is not None]
-        self._there = sending.put(np.array(self._at, dtype=np.int64))
+        self._batch = batch
+        draws = [batch.rows[place].draws() for place in sampling]
+        self._draws = dict(zip(sampling, map(len, draws), strict=True))
+        self._rows = rows = [row for its in draws for row in its]
+        self._sampler = Sampling(rows, vocab, sending)
+        tops = [row.request.params.logprobs for row in rows]
+        self._tops = {at: top for at, top in enumerate(tops) if top is not None}
+        # Which draws count is known when they are read: on a GPU all are asked for before.
+        self._there: Tensor | None = None
+        if self._tops and sending.device.type != "cpu":
+            self._there = sending.put(np.array([*self._tops], dtype=np.int64))
         self._prompts = [
             (prompt, sending.put(np.array(prompt.targets, dtype=np.int64))) for prompt in prompts
         ]
@@ -73,7 +75,7 @@ class StepAnswers:
         """
         masks = self._masks()
         scores = logits[: len(self._rows)]
-        if masks is not None and not {*masks[0]}.isdisjoint(self._at):
+        if masks is not None and not self._tops.keys().isdisjoint(masks[0]):
             scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
         numbers = self._numbers(logits, scores, masks, whole=False)
         if FLAT in numbers[0]:
@@ -84,64 +86,74 @@ class StepAnswers:
             drawn = swap(self._rows, drawn)
         first = 0
         taken, paths = {}, {}
-        for place in self._sampling:
-            row = self._batch.rows[place]
-            draws = drawn[first : first + row.n_draws]
-            taken[place] = row.taken(draws)
-            paths[place] = [first + i for i in row.path(draws)]
-            first += row.n_draws
+        for place, count in self._draws.items():
+            draws = drawn[first : first + count]
+            path = self._batch.rows[place].path(draws)
+            taken[place] = tuple(token for i in path if (token := draws[i]) is not None)
+            if path and first in self._tops:
+                paths[place] = [first + i for i in path]
+            first += count
         prompt_logprobs = {}
         for (prompt, _), its in zip(self._prompts, theirs, strict=True):
             top = self._batch.rows[prompt.row].request.params.prompt_logprobs or 0
             count = len(prompt.targets)
             entries = entries_of(_rows(its, count), prompt.targets, [top] * count)
             prompt_logprobs[prompt.row] = entries
-        return taken, self._logprobs(own, drawn, paths), prompt_logprobs
+        return taken, self._logprobs(logits, own, drawn, paths), prompt_logprobs
 
     def _masks(self) -> Masks | None:
         masks = self._batch.masks
         if masks is None:
             return None
-        at = [index for index, place in enumerate(self._places) if place in masks.places]
+        places = [place for place, count in self._draws.items() for _ in range(count)]
+        at = [index for index, place in enumerate(places) if place in masks.places]
         return at, masks.bits.result()
 
     def _numbers(
         self, logits: Tensor, scores: Tensor, masks: Masks | None, *, whole: bool
     ) -> list[list[float]]:
-        """The tokens of all draws, and the numbers of `logprobs_of`, by one copy."""
-        tokens = self._sampler(scores, masks, whole=whole) if self._rows else self._there
-        if not (self._at or self._prompts):
-            return [tokens.tolist() if self._rows else [], []]
-        made = [tokens, self._there]
-        if self._at:
-            own = logits.index_select(0, self._there)
-            made[1] = logprobs_of(own, tokens.index_select(0, self._there), max(self._tops))
+        """The tokens of all draws, on a GPU the numbers of `logprobs_of` for those that asked, and
+        the same of prompts, by one copy.
+        """
+        made = [self._sampler(scores, masks, whole=whole)] if self._rows else []
+        if self._there is None and not self._prompts:
+            return [made[0].tolist() if made else [], []]
+        if self._there is not None:
+            own, targets = (each.index_select(0, self._there) for each in (logits, made[0]))
+            made.append(logprobs_of(own, targets.clamp(min=0), max(self._tops.values())))
         for prompt, targets in self._prompts:
             part = logits[prompt.first : prompt.first + len(prompt.targets)]
             top = self._batch.rows[prompt.row].request.params.prompt_logprobs or 0
             made.append(logprobs_of(part, targets, top))
         numbers = iter(torch.cat([each.double().flatten() for each in made]).tolist())
-        return [[*islice(numbers, each.numel())] for each in made]
+        lists = [[*islice(numbers, each.numel())] for each in made]
+        if not self._rows:
+            lists.insert(0, [])
+        if self._there is None:
+            lists.insert(1, [])
+        return lists
 
     def _logprobs(
         self,
+        logits: Tensor,
         numbers: Sequence[float],
         drawn: Sequence[int | None],
         paths: Mapping[int, Sequence[int]],
     ) -> _Logprobs:
         """Name those of the draws that count, `paths`, by place. numbers: of all that were asked
-        for.
+        for, where they are there.
         """
-        if not self._at:
+        if not paths:
             return {}
-        targets = [drawn[at] or 0 for at in self._at]
-        entries = entries_of(_rows(numbers, len(self._at)), targets, self._tops)
-        named = dict(zip(self._at, entries, strict=True))
-        return {
-            place: tuple(named[at] for at in path)
-            for place, path in paths.items()
-            if path and path[0] in named
-        }
+        at = [*self._tops] if numbers else [at for path in paths.values() for at in path]
+        targets = [drawn[each] or 0 for each in at]
+        tops = [self._tops[each] for each in at]
+        rows: Sequence[Sequence[float]] = _rows(numbers, len(at))
+        if not numbers:
+            own = logits.index_select(0, torch.tensor(at))
+            rows = logprobs_of(own, torch.tensor(targets), max(tops)).tolist()
+        named = dict(zip(at, entries_of(rows, targets, tops), strict=True))
+        return {place: tuple(named[each] for each in path) for place, path in paths.items()}
 
 
 def _rows(numbers: Sequence[float], count: int) -> list[Sequence[float]]:

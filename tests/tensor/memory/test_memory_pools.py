@@ -131,6 +131,23 @@ def test_a_gpu_s_table_follows_by_one_copy(gpu: PretendGpu) -> None:
         pool.apply([make_row(range(9), start=0)])
 
 
+@pytest.mark.parametrize("here", [True, False], ids=["cpu", "gpu"])
+def test_a_sibling_s_slots_are_those_beside_it_and_its_own(gpu: PretendGpu, here: bool) -> None:
+    """Those too that come with the step: a GPU has them once it is sent."""
+    device = torch.device("cpu") if here else gpu.device
+    pool, staging = ReqToTokenPool(3, 8, device), staging_for(device)
+    row = make_row(range(5), slots=[9, 8, 7, 6, 5], start=3, table_row=0)
+    its = make_row(range(6), slots=[0, 0, 0, 0, 4, 3], start=4, table_row=2)
+    its = replace(its, beside=0, remaps=())
+    pool.table[2] = 1
+    staging.begin()
+    pool.apply([replace(row, sibling=its), its], staging)
+    if not here:
+        assert pool.table.tolist() == [[0] * 8, [0] * 8, [1] * 8]
+    staging.send()
+    assert pool.table.tolist() == [[9, 8, 7, 6, 5, 0, 0, 0], [0] * 8, [9, 8, 7, 6, 4, 3, 1, 1]]
+
+
 @pytest.mark.parametrize(("table_row", "length"), [(1, 4), (0, 5)])
 def test_a_row_outside_the_table_is_refused(table_row: int, length: int) -> None:
     pool = ReqToTokenPool(1, 4)

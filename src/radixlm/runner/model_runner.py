@@ -37,6 +37,7 @@ from radixlm.runner.step_graphs import FixedMemory, Record, RecordableBackend, S
 
 # In place of a slot: a step that is recorded has tokens that are none.
 NOWHERE = -1
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ class ForwardBatch:
         """
         rows = batch.parts
         places = [place for place, row in enumerate(batch.rows) for _ in row.parts]
-        ends = np.cumsum([row.n_new for row in rows], dtype=np.int64)
+        ends = [*accumulate(row.n_new for row in rows)]
         sampling = tuple(place for place, row in enumerate(batch.rows) if row.samples)
         wanted = [
             np.arange(end - row.drafted - 1, end)
@@ -87,7 +88,7 @@ class ForwardBatch:
             token_ids=put(_joined(row.tokens[row.start :] for row in rows), room),
             positions=put(_joined(_positions(row, short_start) for row in rows), room),
             slots=put(_joined(row.new_slots for row in rows), room, NOWHERE),
-            logit_rows=put(_joined(wanted or [ends[:0]]), room),
+            logit_rows=put(_joined(wanted or [_NONE]), room),
             sampling=sampling,
             prompts=tuple(prompts),
         )

@@ -113,6 +113,7 @@ def test_adapters_go_along(tmp_path: Path) -> None:
     assert told[0][: len(PROMPTS)] != told[0][len(PROMPTS) :]
 
 
+@pytest.mark.usefixtures("always")
 def test_the_demo_model_has_a_head() -> None:
     """Which is right for tokens on end, also in texts that nobody has written yet."""
     text = "<|bos|><|user|>{}<|eos|><|assistant|>"

@@ -126,6 +126,7 @@ def test_rows_come_back_from_disk(
     assert [plain.drafts(known, len(its)) for known, its in drafts] == [[*its] for _, its in drafts]
 
 
+@pytest.mark.usefixtures("always")
 def test_a_layer_that_is_right_is_right_in_steps(tmp_path: Path) -> None:
     """A model whose layers add nothing looks at the last token alone, as its layer then does, too:
     all that it drafts is what comes.

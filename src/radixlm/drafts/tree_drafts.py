@@ -74,7 +74,7 @@ class TreeDrafts(TreeObserver):
             )
         draft: Draft | None = None
         for matched, far, place in sorted(ways, key=itemgetter(0, 1), reverse=True):
-            tokens = log.after(place, most) if far and log else going_on([*last], place, most)
+            tokens = log.after(place, most) if far and log else going_on(last.tolist(), place, most)
             if draft is None:
                 draft = Draft(tuple(tokens), SOURCE, matched)
                 if not self._siblings:

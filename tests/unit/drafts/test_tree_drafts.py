@@ -174,3 +174,14 @@ def test_a_sibling_is_how_an_older_place_goes_on(tree: RadixTree) -> None:
     drawn = drafts.propose(None, [1, 2, 3, 4, 5], 3)
     assert drawn == Draft((6, 7, 8), "tree", 5, Sibling(1, (70, 80), 4))
     assert drafts.propose("other", [1, 2, 3, 4, 5], 3) is None
+
+
+def test_numbers_are_python_s(tree: RadixTree) -> None:
+    """Also where the tail itself is one of two ways: rows are counted by them."""
+    drafts = TreeDrafts(tree, 4_096, siblings=True)
+    insert(tree, [1, 2, 3, 4, 5, 6, 7, 8, 9])
+    drawn = drafts.propose(None, [20, 3, 4, 5, 6, 7, 71, 21, 2, 3, 4, 5, 6], 3)
+    assert drawn is not None
+    assert drawn.sibling is not None
+    numbers = [*drawn.tokens, drawn.sibling.after, *drawn.sibling.tokens]
+    assert {type(number) for number in numbers} == {int}

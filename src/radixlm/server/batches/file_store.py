@@ -151,7 +151,7 @@ class FileTable:
         purpose: str | None = None,
     ) -> list[Json] | None:
         """An owner's, the newest first; None where `after` is not one of them."""
-        where, values = "owner = ?", [owner]
+        where, values = "owner = ?", list[object]([owner])
         if after is not None:
             sql = f"SELECT number FROM {table} WHERE id = ? AND owner = ?"  # noqa: S608
             row = self._db.execute(sql, (after, owner)).fetchone()
@@ -164,7 +164,7 @@ class FileTable:
             values.append(purpose)
         if table == "files":
             where += " AND expires >= ?"
-            values.append(self._now())  # type: ignore[arg-type]
+            values.append(self._now())
         order = "ASC" if ascending else "DESC"
         sql = f"SELECT shown FROM {table} WHERE {where} ORDER BY number {order} LIMIT ?"  # noqa: S608
         return [json.loads(shown) for (shown,) in self._db.execute(sql, (*values, limit))]

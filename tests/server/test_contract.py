@@ -29,6 +29,7 @@ VARIED = (
     "POST /v1/completions",
     "POST /v1/responses",
     "POST /v1/responses/input_tokens",
+    "POST /v1/conversations",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
@@ -49,6 +50,7 @@ LONG = {
     "POST /v1/messages/count_tokens",
     "POST /v1/responses",
     "POST /v1/responses/input_tokens",
+    "POST /v1/conversations",
     "POST /cache/explain",
     "POST /cache/hint",
     "POST /load_lora_adapter",
@@ -138,6 +140,7 @@ def test_what_takes_no_body_is_as_told(operations):
     # These need an id or a query, or never end.
     apart = (
         "{response_id}",
+        "{conversation_id}",
         "{node_id}",
         "/cache/search",
         "/cache/events",
@@ -165,6 +168,29 @@ def test_what_is_stored_is_as_told(operations):
         assert (
             operations[label].Case(path_parameters=place).call_and_validate().status_code == status
         )
+
+
+def test_a_conversation_is_as_told(operations):
+    def ask(label: str, status: int = 200, **options: Any) -> Any:
+        body = {"media_type": "application/json"} if "body" in options else {}
+        answer = operations[label].Case(**options, **body).call_and_validate()
+        assert answer.status_code == status
+        return answer.json()
+
+    items = [{"role": "user", "content": "hi"}]
+    place = {"conversation_id": ask("POST /v1/conversations", body={"items": items})["id"]}
+    whole, one = "/v1/conversations/{conversation_id}", "/items/{item_id}"
+    ask(f"GET {whole}", path_parameters=place)
+    ask(f"POST {whole}", path_parameters=place, body={"metadata": {"a": "b"}})
+    added = ask(f"POST {whole}/items", path_parameters=place, body={"items": items})
+    ask(f"GET {whole}/items", path_parameters=place, query={"limit": 1, "order": "asc"})
+    ask(f"GET {whole}/items", 400, path_parameters=place, query={"after": "none"})
+    named = {**place, "item_id": added["first_id"]}
+    ask(f"GET {whole}{one}", path_parameters=named)
+    ask(f"DELETE {whole}{one}", path_parameters=named)
+    ask(f"GET {whole}{one}", 404, path_parameters=named)
+    ask(f"DELETE {whole}", path_parameters=place)
+    ask(f"GET {whole}", 404, path_parameters=place)
 
 
 def test_files_and_batches_are_as_told(tmp_path):

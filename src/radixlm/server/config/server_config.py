@@ -291,11 +291,14 @@ class ServerConfig:
     )
     response_store: str | None = flag(
         None,
-        "File that keeps the responses of /v1/responses. Default: memory, until the end.",
+        "File that keeps responses of /v1/responses, and conversations. Default: memory, until the "
+        "end.",
         heading="Stored responses",
         path=True,
     )
-    max_stored_responses: int = flag(10_000, "Most stored responses; the oldest make room.", _COUNT)
+    max_stored_responses: int = flag(
+        10_000, "Most stored responses and conversations; the oldest make room.", _COUNT
+    )
     max_stored_bytes: int = flag(
         256 * 2**20, "Most bytes of stored responses, about; the oldest make room.", _COUNT
     )

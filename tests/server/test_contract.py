@@ -23,6 +23,8 @@ SHORT: dict[str, dict[str, Any]] = {
     "messages": {"max_tokens": 3},
     "responses": {"max_output_tokens": 3},
     "generate": {"sampling_params": {"max_new_tokens": 3, "n": 2}},
+    "/api/chat": {"options": {"num_predict": 3}},
+    "/api/generate": {"options": {"num_predict": 3}},
 }
 VARIED = (
     "POST /v1/chat/completions",
@@ -33,6 +35,11 @@ VARIED = (
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
+    "POST /api/chat",
+    "POST /api/generate",
+    "POST /api/embed",
+    "POST /api/embeddings",
+    "POST /api/show",
     "POST /generate",
     "PUT /generate",
     "POST /tokenize",
@@ -51,6 +58,10 @@ LONG = {
     "POST /v1/responses",
     "POST /v1/responses/input_tokens",
     "POST /v1/conversations",
+    "POST /api/chat",
+    "POST /api/generate",
+    "POST /api/embeddings",
+    "POST /api/show",
     "POST /cache/explain",
     "POST /cache/hint",
     "POST /load_lora_adapter",
@@ -124,11 +135,14 @@ def test_answers_are_as_told(operations, label, mode):
             "POST /v1/messages",
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
         ),
+        ("POST /api/chat", {"messages": [{"role": "user", "content": "hi"}], "format": "json"}),
+        ("POST /api/generate", {"prompt": "hi", "raw": True}),
         ("POST /generate", {"text": ["a", "b"], "return_logprob": True, "top_logprobs_num": 2}),
     ],
 )
 def test_whole_answers_and_streams_are_as_told(operations, label, fields, stream):
-    fields = fields | SHORT[label.rpartition("/")[2]]
+    path = label.removeprefix("POST ")
+    fields = fields | (SHORT.get(path) or SHORT[path.rpartition("/")[2]])
     if "completions" in label and stream:
         fields |= {"stream_options": {"include_usage": True}}
     case = operations[label].Case(body={**fields, "stream": stream}, media_type="application/json")
@@ -148,7 +162,7 @@ def test_what_takes_no_body_is_as_told(operations):
         "/v1/batches",
     )
     asked = [op for op in asked if not any(part in op.label for part in apart)]
-    assert len(asked) == 31
+    assert len(asked) == 37
     for operation in asked:
         place = {"name": NAME} if "{name}" in operation.label else {}
         assert operation.Case(path_parameters=place).call_and_validate().status_code == 200

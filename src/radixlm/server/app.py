@@ -25,6 +25,7 @@ from radixlm.server.http.routes import ReadLimits, Route, install_error_handlers
 from radixlm.server.http.tracing import Tracing
 from radixlm.server.insight.recorder import Recorder
 from radixlm.server.kv_events.publisher import KVEventCounts
+from radixlm.server.ollama.ollama_routes import router as ollama_router
 from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.tree_routes import router as cache_router
 from radixlm.server.pages.ui_routes import router as ui_router
@@ -42,6 +43,7 @@ _ROUTERS = (
     conversations_router,
     messages_router,
     embeddings_router,
+    ollama_router,
     files_router,
     batches_router,
     native_router,

@@ -196,6 +196,9 @@ class ServerConfig:
     uds: str | None = flag(
         None, "Unix socket to listen on, instead of --host and --port.", path=True
     )
+    ollama_port: int | None = flag(
+        None, "Further port to listen on; clients of Ollama look for 11434.", _PORT
+    )
     root_path: str = flag("", "Path that a proxy in front takes away, as in /llm.", _ROOT_PATH)
     ssl_keyfile: str | None = flag(None, "PEM file of the private key, for HTTPS.", path=True)
     ssl_certfile: str | None = flag(

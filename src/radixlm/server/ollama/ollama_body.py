@@ -70,12 +70,12 @@ class OllamaBody(CacheParams):
     }
 
     model: str | None = None
-    options: OllamaOptions | None = None
 
 
 class AnsweredBody(OllamaBody):
     """think: whether, or how hard. format: `json`, or a JSON schema."""
 
+    options: OllamaOptions | None = None
     stream: bool | None = None
     think: bool | Literal["low", "medium", "high"] | None = None
     format: Literal["json", ""] | dict[str, Any] | None = None
@@ -152,19 +152,22 @@ class OllamaGenerateBody(AnsweredBody):
     raw: bool | None = None
 
 
-class OllamaEmbedBody(OllamaBody):
-    """POST /api/embed."""
+class TextsBody(OllamaBody):
+    """Texts that are not answered: options change nothing."""
 
+    no_ops = OllamaBody.no_ops | {"options"}
     answered = False
+
+
+class OllamaEmbedBody(TextsBody):
+    """POST /api/embed."""
 
     input: str | ListOf[str]
     dimensions: Annotated[int, Field(ge=1)] | None = None
 
 
-class OllamaEmbeddingBody(OllamaBody):
+class OllamaEmbeddingBody(TextsBody):
     """POST /api/embeddings, the older one."""
-
-    answered = False
 
     prompt: str
 

@@ -126,8 +126,8 @@ class DraftBench(AbstractContextManager["DraftBench"]):
         self, workload: DraftWorkload, out: int, rounds: int
     ) -> Iterator[tuple[Played, Played]]:
         """Play a workload with drafts and without, each first in turn: one stream call by call,
-        several all at once, so many rounds of which each knows nothing of those before. out: most
-        tokens of an answer.
+        several all at once, in rounds of which each knows nothing of those before. out: most tokens
+        of an answer.
         """
         lanes = workload.lanes
         alone = len(lanes) == 1

@@ -10,10 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-from torch import Tensor
-
 from radixlm.assembly import AsyncEngine, load
 from radixlm.bench.agent_traces import RecordedCall
 from radixlm.bench.draft_workloads import DraftWorkload, HeardText, PlayedPart
@@ -23,7 +19,6 @@ from radixlm.core.keys import Key
 from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
-from radixlm.runner.sampler import sample
 from radixlm.scheduler import Drafting
 
 T = TypeVar("T")
@@ -31,8 +26,8 @@ _OFF = Drafting((), 0)
 
 
 class Replayed:
-    """A sampler that samples as ever, so that it takes as long, and gives recorded tokens, where a
-    request has some. Of each row of each step yields, the tokens that count, and drafted ones.
+    """Gives recorded tokens in place of those that were drawn, where a request has some. Of each
+    row of each step yields, the tokens that count, and drafted ones.
     """
 
     def __init__(self) -> None:
@@ -41,14 +36,11 @@ class Replayed:
         self.drafted: list[int] = []
 
     def __call__(
-        self,
-        logits: Tensor,
-        rows: Sequence[ScheduledRow],
-        masks: tuple[Sequence[int], npt.NDArray[np.int32]] | None = None,
+        self, rows: Sequence[ScheduledRow], drawn: Sequence[int | None]
     ) -> list[int | None]:
         drawn = [
             token if token is None else self._recorded(row, token)
-            for row, token in zip(rows, sample(logits, rows, masks), strict=True)
+            for row, token in zip(rows, drawn, strict=True)
         ]
         known, asked, right = 0, None, list[int | None]()
         for row, token in zip(rows, drawn, strict=True):
@@ -115,7 +107,7 @@ class DraftBench(AbstractContextManager["DraftBench"]):
 
     def __init__(self, config: EngineConfig) -> None:
         self._replayed = Replayed()
-        self.engine = AsyncEngine(load(config, progress=False, draw=self._replayed))
+        self.engine = AsyncEngine(load(config, progress=False, swap=self._replayed))
         self._drafting = self._ask(lambda core: core.scheduler.drafting)
         self._count = 0
 

@@ -8,10 +8,13 @@ from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.request import GenerateRequest, RequestOutput
+from radixlm.core.request import GenerateRequest, Pooled, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.output_processor import OutputProcessor
 from radixlm.engine.tiering import Tiering
@@ -39,7 +42,7 @@ class EngineCore:
     tokenizer: None makes no text. masks: needed for requests with a grammar. jump_forward: see
     output_processor.AnswerState. journal: what the scheduler notes for viewers; without it they see
     no request come or go. tiering: where there is a store in host memory or on disk. stuck: nothing
-    can be computed before it reports.
+    can be computed before it reports. scorer: (labels, width), makes scores of a state.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class EngineCore:
         jump_forward: bool = True,
         journal: Journal | None = None,
         tiering: Tiering | None = None,
+        scorer: npt.NDArray[np.float32] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.cache = cache
@@ -62,6 +66,7 @@ class EngineCore:
         journal = Journal() if journal is None else journal
         self.watching = Watching(cache, scheduler, journal, cache.clock)
         self.tiering = tiering
+        self._scorer = scorer
         self.stuck = False
         self._steps = 0
         self._kv_bytes_read = 0
@@ -106,7 +111,8 @@ class EngineCore:
         self._kv_bytes_read += result.kv_bytes_read
         self._kv_bytes_of_rows += result.kv_bytes_of_rows
         self.check_idle()
-        return [self.outputs.complete(output) for output in _with_hidden(outputs, batch, result)]
+        pooled = _with_hidden(outputs, batch, result, self._scorer)
+        return [self.outputs.complete(output) for output in pooled]
 
     def seconds_left(self) -> float | None:
         """The seconds until watchers or tiers want a turn; None while they do not."""
@@ -168,10 +174,18 @@ class EngineCore:
 
 
 def _with_hidden(
-    outputs: Iterable[RequestOutput], batch: ScheduledBatch, result: StepResult
+    outputs: Iterable[RequestOutput],
+    batch: ScheduledBatch,
+    result: StepResult,
+    scorer: npt.NDArray[np.float32] | None,
 ) -> Iterator[RequestOutput]:
-    """The outputs, those of pooled requests with the states that they asked for."""
-    names = {batch.rows[place].request.request_id: its for place, its in result.hidden.items()}
+    """The outputs, those of pooled requests with what they asked for."""
+    names: dict[str, npt.NDArray[np.float32]] = {}
+    for place, hidden in result.hidden.items():
+        request = batch.rows[place].request
+        if request.pooled is Pooled.SCORES and scorer is not None:
+            hidden = scorer @ hidden
+        names[request.request_id] = hidden
     for output in outputs:
-        hidden = names.get(output.request_id)
-        yield output if hidden is None else replace(output, hidden=hidden)
+        made = names.get(output.request_id)
+        yield output if made is None else replace(output, hidden=made)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from radixlm.core.errors import CheckpointError, InvalidRequestError, wrong
 from radixlm.formats.files import read_bytes, read_json_object
-from radixlm.formats.model_files import ModelFile, ModelFiles
+from radixlm.formats.model_files import ModelFile, ModelFiles, ModelFolder
 
 _BY_TRANSFORMERS = "embeddings of models that transformers computes are not supported"
 _KINDS = frozenset({"Transformer", "Pooling", "Normalize"})
@@ -51,6 +51,12 @@ class Pooling:
             raise wrong("prompt_name", f"is {name!r:.80}; the model's prompts are {known}")
         name = self.default_prompt if name is None else name
         return "" if name is None else self.prompts[name]
+
+    def first_prompt(self, *names: str) -> str:
+        """The text of the first of these names that there is, else of the default one, as
+        sentence-transformers' encode_query and encode_document take it.
+        """
+        return self.prompt(next((name for name in names if name in self.prompts), None))
 
     def embedding(
         self, hidden: npt.NDArray[np.float32], dimensions: int | None = None
@@ -99,6 +105,16 @@ def pooling_of(files: ModelFiles, *, foreign: bool) -> Pooling:
         if name == "Pooling" and not refused:
             refused = _refused(files.path / place / "config.json")
     return Pooling("Normalize" in names, prompts, default, refused)
+
+
+def logit_score_of(files: ModelFolder) -> Path | None:
+    """The config of sentence-transformers' module LogitScore, where a folder has that. Raises
+    CheckpointError.
+    """
+    path = files.path / "modules.json"
+    found = _modules(path) if path.is_file() else []
+    places = [place for name, place in found if name == "LogitScore"]
+    return files.path / places[0] / "config.json" if places else None
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:

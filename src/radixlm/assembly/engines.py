@@ -19,7 +19,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Key
 from radixlm.core.misses import Explained
 from radixlm.core.reports import MAX_WAITING, TreeQuery, TreeSnapshot
-from radixlm.core.request import GenerateRequest, Hint, Namespace, Pooled, RequestOutput
+from radixlm.core.request import GenerateRequest, Hint, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.core.side_threads import SideThreads
 from radixlm.engine import EngineCore, EngineStats, Limits, collect
@@ -167,7 +167,7 @@ class Engine(_LocalEngine):
         requests = [
             replace(
                 self.request(before + each if isinstance(each, str) else each, params, **fields),
-                pooled=Pooled.LAST,
+                pooled=pooling.pooled,
             )
             for each in as_list(prompts)
         ]

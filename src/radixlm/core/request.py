@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -102,17 +102,25 @@ class Hint(StrEnum):
 SHORT_SECONDS = 300.0
 
 
-class Pooled(Enum):
+class Pooled(StrEnum):
     """A prompt's result that is wanted beside the first token of its answer: the state that the
-    model makes of its last token, or the scores that a head makes of that state.
+    model makes of its last token or its first, the mean of all tokens' states, or the scores that a
+    head makes of the last one.
     """
 
     NOTHING = "nothing"
     LAST = "last"
+    FIRST = "first"
+    MEAN = "mean"
     SCORES = "scores"
 
     def __bool__(self) -> bool:
         return self is not Pooled.NOTHING
+
+    @property
+    def anew(self) -> bool:
+        """Whether tokens before the last are needed, so that none may come from the cache."""
+        return self in (Pooled.FIRST, Pooled.MEAN)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Protocol
 
 import numpy as np
@@ -14,9 +13,10 @@ import numpy.typing as npt
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.request import GenerateRequest, Pooled, RequestOutput
+from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.output_processor import OutputProcessor
+from radixlm.engine.pooled_states import PooledStates
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal, Watching
 from radixlm.scheduler import Counters, Scheduler
@@ -66,7 +66,7 @@ class EngineCore:
         journal = Journal() if journal is None else journal
         self.watching = Watching(cache, scheduler, journal, cache.clock)
         self.tiering = tiering
-        self._scorer = scorer
+        self._pooled = PooledStates(scorer)
         self.stuck = False
         self._steps = 0
         self._kv_bytes_read = 0
@@ -92,6 +92,7 @@ class EngineCore:
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; its last output, or None when it is not under way."""
         output = self.scheduler.abort(request_id)
+        self._pooled.drop(request_id)
         self.check_idle()
         return self.outputs.complete(output) if output else None
 
@@ -111,8 +112,8 @@ class EngineCore:
         self._kv_bytes_read += result.kv_bytes_read
         self._kv_bytes_of_rows += result.kv_bytes_of_rows
         self.check_idle()
-        pooled = _with_hidden(outputs, batch, result, self._scorer)
-        return [self.outputs.complete(output) for output in pooled]
+        self._pooled.take(batch, result)
+        return [self.outputs.complete(self._pooled.complete(output)) for output in outputs]
 
     def seconds_left(self) -> float | None:
         """The seconds until watchers or tiers want a turn; None while they do not."""
@@ -171,21 +172,3 @@ class EngineCore:
             **({} if self.tiering is None else self.tiering.figures()),
             **{name: each for of in self.cache.components for name, each in of.figures().items()},
         )
-
-
-def _with_hidden(
-    outputs: Iterable[RequestOutput],
-    batch: ScheduledBatch,
-    result: StepResult,
-    scorer: npt.NDArray[np.float32] | None,
-) -> Iterator[RequestOutput]:
-    """The outputs, those of pooled requests with what they asked for."""
-    names: dict[str, npt.NDArray[np.float32]] = {}
-    for place, hidden in result.hidden.items():
-        request = batch.rows[place].request
-        if request.pooled is Pooled.SCORES and scorer is not None:
-            hidden = scorer @ hidden
-        names[request.request_id] = hidden
-    for output in outputs:
-        made = names.get(output.request_id)
-        yield output if made is None else replace(output, hidden=made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from math import isnan
@@ -19,12 +19,13 @@ from radixlm.attention.attend import Attend
 from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import AttentionPlan, make_plan
 from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
-from radixlm.core.request import TokenLogprob
+from radixlm.core.request import Pooled, TokenLogprob
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Adapted
 from radixlm.layers.step_states import NO_STATES, StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.memory.state_pool import StatePool
+from radixlm.models.decoder import PooledRows
 from radixlm.models.draft_head import DraftHead
 from radixlm.models.model_config import ModelConfig
 from radixlm.runner.adapter_shelf import AdapterShelf
@@ -142,9 +143,9 @@ class Model(Protocol):
         logit_rows: Tensor,
         adapted: Adapted | None,
         states: StepStates,
-        normed: list[Tensor] | None = None,
+        pooled: PooledRows | None = None,
     ) -> Tensor:
-        """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits. normed: see
+        """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits. pooled: see
         `CausalLM`.
         """
         ...
@@ -215,8 +216,9 @@ class ModelRunner:
         """Compute the batch's new tokens and sample where rows ask for it."""
         if not batch.rows:
             return StepResult(tokens=())
-        normed: list[Tensor] = []
-        forward, plan, logits = self.compute(batch, normed)
+        wanted = _pooled_rows(batch)
+        pooled = PooledRows(_joined(wanted.values(), self._device)) if wanted else None
+        forward, plan, logits = self.compute(batch, pooled)
         drawn, logprobs = _sampled(batch, forward, logits, self._draw)
         tokens = [next(iter(drawn.get(place, ())), None) for place in range(len(batch.rows))]
         prompt_logprobs = _prompt_logprobs(batch, forward, logits)
@@ -238,17 +240,15 @@ class ModelRunner:
             kv_bytes_read=self._bytes_read(plan),
             kv_bytes_of_rows=self._bytes.total() * plan.kv_tokens_of_rows,
             ahead=MappingProxyType(ahead),
-            hidden=MappingProxyType(_hidden(batch, forward, normed)),
+            hidden=MappingProxyType(_hidden(wanted, pooled)),
         )
 
     def compute(
-        self, batch: ScheduledBatch, normed: list[Tensor] | None = None
+        self, batch: ScheduledBatch, pooled: PooledRows | None = None
     ) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
         """A step without sampling, in inference mode: its tokens, what attention reads, logits.
-        normed: takes what the head was given, where rows are pooled.
+        pooled: see `CausalLM`.
         """
-        if not any(row.request.pooled for row in batch.rows):
-            normed = None
         self._req_to_token.apply(batch.parts)
         if batch.windows is not None:
             self._kv_pool.move(batch.windows)
@@ -264,7 +264,7 @@ class ModelRunner:
                 forward.logit_rows,
                 adapted,
                 self._states_of(batch),
-                normed,
+                pooled,
             )
         return forward, plan, logits
 
@@ -363,15 +363,27 @@ def _prompt_logprobs(
     return made
 
 
+def _pooled_rows(batch: ScheduledBatch) -> dict[int, npt.NDArray[np.integer]]:
+    """By place of pooled rows, their tokens of the step whose states are wanted."""
+    wanted: dict[int, npt.NDArray[np.integer]] = {}
+    end = 0
+    for place, row in enumerate(batch.rows):
+        begin, end = end, end + sum(part.n_new for part in row.parts)
+        match row.request.pooled:
+            case Pooled.LAST | Pooled.SCORES if row.samples:
+                wanted[place] = np.arange(begin + row.n_new - 1, begin + row.n_new)
+            case Pooled.FIRST if row.start == 0:
+                wanted[place] = np.arange(begin, begin + 1)
+            case Pooled.MEAN:
+                wanted[place] = np.arange(begin, end)
+    return wanted
+
+
 def _hidden(
-    batch: ScheduledBatch, forward: ForwardBatch, normed: Sequence[Tensor]
+    wanted: Mapping[int, npt.NDArray[np.integer]], pooled: PooledRows | None
 ) -> dict[int, npt.NDArray[np.float32]]:
-    """The states of pooled rows, by place: what the head was given of their prompt's last token."""
-    made: dict[int, npt.NDArray[np.float32]] = {}
-    at = 0
-    for place in forward.sampling if normed else ():
-        row = batch.rows[place]
-        if row.request.pooled:
-            made[place] = normed[0][at].float().cpu().numpy().copy()
-        at += row.n_draws
-    return made
+    """By place of pooled rows, the sum of the states that are wanted."""
+    if pooled is None or pooled.states is None:
+        return {}
+    parts = pooled.states.float().split([its.size for its in wanted.values()])
+    return {place: its.sum(0).cpu().numpy() for place, its in zip(wanted, parts, strict=True)}

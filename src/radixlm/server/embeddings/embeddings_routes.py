@@ -87,7 +87,7 @@ def embedding_generation(service: Service, body: EmbeddingsBody, tenant: str) ->
     info.pooling.check_dimensions(body.dimensions, info.hidden_size)
     keys = body.keys(service, info.pooling.prompt(body.prompt_name))
     return pooled_generation(
-        *(service, body, keys, Pooled.LAST, tenant), kind="embd", param="input"
+        *(service, body, keys, info.pooling.pooled, tenant), kind="embd", param="input"
     )
 
 

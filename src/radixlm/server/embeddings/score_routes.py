@@ -180,7 +180,7 @@ def scoring_task(
         if body.instruction:
             raise wrong("instruction", _NOWHERE)
         keys, pairs = _embedded(service, texts)
-        pooled = Pooled.LAST
+        pooled = service.engine.info.pooling.pooled
     generation = pooled_generation(service, body, keys, pooled, tenant, kind=kind, param=param)
     return ScoringTask(generation, pairs)
 

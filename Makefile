@@ -105,10 +105,12 @@ gpu-check-wheels:
 	$(foreach platform,$(GPU_PLATFORMS),--platform $(platform)_x86_64) \
 	--constraint constraints.txt --dest .gpu-wheels $(GPU_WHEELS)
 
-# The kernels of GPUs by Triton's interpreter, and compiled; Triton is 190 MB, 690 where it lies.
+GPU_TESTS := tests/tensor/attention/test_gpu_backend.py tests/tensor/test_step_graphs.py
+# The kernels of GPUs by Triton's interpreter, steps that are recorded, and what kernels compile to;
+# Triton is 190 MB, 690 where it lies.
 gpu-kernels: $(DEVELOPING)
 	$(INSTALL) 'triton==3.7.1'
-	$(BIN)/python -m pytest tests/tensor/attention/test_gpu_backend.py $(ARGS)
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest $(GPU_TESTS) $(ARGS)
 
 # Builds the wheel into dist/ and tries it in a clean environment.
 wheel: $(DEVELOPING)

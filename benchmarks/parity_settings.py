@@ -24,6 +24,7 @@ from radixlm.core.keys import as_key
 from radixlm.core.request import GenerateRequest
 from radixlm.layers.step_states import StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
+from radixlm.memory.staging import Sending
 from radixlm.memory.state_pool import StatePool
 from radixlm.models import PlainCheckpoint, load_config, load_model
 from radixlm.runner.model_runner import ForwardBatch
@@ -343,7 +344,7 @@ def logit_difference(folder: Path, prompts: Sequence[Sequence[int]], device: str
         request = GenerateRequest("r", key, SamplingParams(temperature=0))
         row = ScheduledRow(request, 0, key, 0, key.size, slots, (), lease.segments(), True)
         table.apply([row])
-        batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), where)
+        batch = ForwardBatch.from_scheduled(ScheduledBatch((row,)), Sending(torch.device(where)))
         cap = config.traits.score_cap
         backend = make_backend(
             *(pool, config.n_heads),

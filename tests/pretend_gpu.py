@@ -10,23 +10,31 @@ copies     of the host's memory to the device, each of which waits for its strea
 waits      the host needs a number of the device: it waits until all that was launched is done
 launches   operations that write memory of the device, whatever they cost
 
+What is `recorded` is done again as a CUDA graph is: by one launch, in the same memory, with what
+lies there by then; a copy or a wait in it is an error. Kernels in Triton are launched
+`with_kernels`, by its interpreter.
+
 Mixing its tensors with the CPU's, `numpy()` and addresses are errors. What is not pretended:
-streams, pinned memory, limits of memory, kernels of a GPU.
+streams, pinned memory, limits of memory.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from radixlm.kernels import gpu_launch
+from radixlm.kernels.gpu_launch import Launch
 
 NAME = "pretended"
 # Operations whose result the host, or the next allocation, waits for.
@@ -93,6 +101,7 @@ class PretendGpu(TorchDispatchMode):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device, self.counts = device, Counts()
+        self._recorded: list[tuple[Callable[[], Any], list[Tensor]]] | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -114,6 +123,34 @@ class PretendGpu(TorchDispatchMode):
         made, self.counts = self.counts, Counts()
         return made
 
+    def recorded(self, work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """A `Record`."""
+        self._recorded, before = [], replace(self.counts)
+        try:
+            made, calls = work(), self._recorded
+        finally:
+            self._recorded = None
+        if (before.copies, before.waits) != (self.counts.copies, self.counts.waits):
+            raise RuntimeError("a copy to the host or from it, where calls are recorded")
+
+        def again() -> Tensor:
+            self.counts.launches += 1
+            for call, results in calls:
+                for old, new in zip(results, _tensors(call()), strict=True):
+                    if old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+            return made
+
+        return again
+
+    def launch(self, kernel: Callable[..., object], given: Sequence[Any]) -> None:
+        """Have a kernel of Triton's work on the memory of what it is given."""
+        work = functools.partial(kernel, *map(self._on_cpu, given))
+        self.counts.launches += 1
+        work()
+        if self._recorded is not None:
+            self._recorded.append((work, []))
+
     def __torch_dispatch__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
@@ -126,7 +163,9 @@ class PretendGpu(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if name in _CONVERTING:
             made = func(*held_args, **held_kwargs)
-            return self._converted(flat, made)
+            converted = self._converted(flat, made)
+            self._note(functools.partial(func, *held_args, **held_kwargs), converted)
+            return converted
         self._refuse_mixing(name, flat, ours)
         if name in _WAITING:
             self.counts.waits += 1
@@ -136,7 +175,16 @@ class PretendGpu(TorchDispatchMode):
             self.counts.copies += into_ours
             self.counts.waits += not into_ours
             return flat[0]
-        return self._wrapped(name, made, ours)
+        wrapped = self._wrapped(name, made, ours)
+        if name not in _FREE:
+            self._note(functools.partial(func, *held_args, **held_kwargs), wrapped)
+        return wrapped
+
+    def _note(self, call: Callable[[], Any], made: Any) -> None:
+        """Keep a call, while there is recording, and where its results are to be."""
+        if self._recorded is not None:
+            held = [each.held for each in _tensors(made) if isinstance(each, PretendTensor)]
+            self._recorded.append((call, held))
 
     def _is_here(self, value: object) -> bool:
         return isinstance(value, torch.device) and value.type == NAME
@@ -199,6 +247,10 @@ class PretendGpu(TorchDispatchMode):
         return PretendTensor(held, self.device)
 
 
+def _tensors(made: Any) -> list[Tensor]:
+    return [value for value in pytree.tree_leaves(made) if isinstance(value, Tensor)]
+
+
 def _placed(value: object) -> bool:
     return isinstance(value, torch.device | Tensor)
 
@@ -219,3 +271,22 @@ def on_pretend_gpu() -> Iterator[PretendGpu]:
             yield gpu
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def with_kernels(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the device have kernels in Triton, as long as a test runs. TRITON_INTERPRET has
+    to be set before anything imports Triton."""
+
+    def launched(
+        self: Launch,
+        _key: object,
+        grid: tuple[int, ...],
+        given: Sequence[Any],
+        constants: Any,
+        **options: int,
+    ) -> None:
+        kernel = functools.partial(self._kernel[grid], **constants, **options)
+        gpu.launch(kernel, given)
+
+    monkeypatch.setattr(gpu_launch, "DEVICES", ("cuda", NAME))
+    monkeypatch.setattr(Launch, "__call__", launched)

@@ -14,6 +14,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.models import CausalLM, ModelConfig
 from radixlm.runner import ModelRunner
+from radixlm.runner.step_graphs import record_for
 from radixlm.testing.checkpoints import SHAPES
 from scripts.gpu_check.place import Place
 
@@ -71,10 +72,12 @@ def random_model(shape: str, place: Place) -> CausalLM:
     return model
 
 
-def runner_for(model: CausalLM, step: Step, place: Place) -> ModelRunner:
-    """With a pool that has room for the step."""
-    config = model.config
+def runner_for(
+    model: CausalLM, step: Step, place: Place, pool: KVPool | None = None
+) -> ModelRunner:
+    """One that records its steps. pool: None: one in bfloat16 that has room for the step."""
+    config, device = model.config, torch.device(place.device)
     shape = config.n_layers, step.tokens, config.n_kv_heads, config.head_dim
-    pool = KVPool(*shape, torch.bfloat16, place.device)
-    table = ReqToTokenPool(step.rows, step.before + step.new, place.device)
-    return ModelRunner(model, pool, table, place.device)
+    pool = pool or KVPool(*shape, torch.bfloat16, device)
+    table = ReqToTokenPool(step.rows, step.before + step.new, device)
+    return ModelRunner(model, pool, table, device, record=record_for(model, device))

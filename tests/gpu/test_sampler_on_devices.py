@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from radixlm.runner.sampler import sample, token_logprobs
-from tests.tensor.sampling_cases import random_logits, random_row
+from radixlm.runner.sampler import sample
+from tests.tensor.sampling_cases import random_logits, random_row, token_logprobs
 
 
 def test_the_same_tokens_as_on_cpu(device: torch.device) -> None:

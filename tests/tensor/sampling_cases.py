@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from radixlm.core.batch import ScheduledRow
+from radixlm.core.request import TokenLogprob
 from radixlm.core.sampling import SamplingParams
+from radixlm.runner.sampler import entries_of, logprobs_of
 from tests.tensor.rows import make_row
 
 VOCAB = 2500
@@ -47,6 +51,13 @@ def random_row(rng: np.random.Generator, index: int, vocab: int = VOCAB) -> Sche
         seed=int(rng.integers(0, 2**40)),
         stop_token_ids=frozenset(rng.integers(0, vocab * 2, 3).tolist()),
     )
+
+
+def token_logprobs(
+    logits: Tensor, targets: Sequence[int], tops: Sequence[int]
+) -> tuple[TokenLogprob, ...]:
+    there = torch.tensor(targets, device=logits.device)
+    return entries_of(logprobs_of(logits, there, max(tops)).tolist(), targets, tops)
 
 
 def naive_adjusted(logits: np.ndarray, row: ScheduledRow) -> np.ndarray:

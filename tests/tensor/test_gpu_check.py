@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_check import hardware, kernels, speeds, tokens
+from scripts.gpu_check import graphs, hardware, kernels, speeds, tokens
 from scripts.gpu_check.commands import memcheck
 from scripts.gpu_check.place import Finding, Place
 
@@ -16,6 +16,7 @@ from scripts.gpu_check.place import Finding, Place
     "check",
     [
         hardware.hardware,
+        graphs.graphs,
         speeds.model_small,
         kernels.attention,
         kernels.launches,

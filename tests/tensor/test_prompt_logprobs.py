@@ -11,6 +11,7 @@ import torch
 from radixlm import Engine, RequestOutput, SamplingParams
 from radixlm.core.batch import ScheduledBatch
 from radixlm.core.errors import InvalidRequestError
+from radixlm.memory.staging import Sending
 from radixlm.runner.model_runner import ForwardBatch
 from radixlm.testing.checkpoints import write_random_checkpoint
 from tests.tensor.rows import make_row
@@ -91,7 +92,7 @@ def test_logits_are_computed_only_where_they_are_wanted() -> None:
     ]
     targets = []
     for row in rows:
-        forward = ForwardBatch.from_scheduled(ScheduledBatch((row,)), torch.device("cpu"))
+        forward = ForwardBatch.from_scheduled(ScheduledBatch((row,)), Sending(torch.device("cpu")))
         targets.append([list(item.targets) for item in forward.prompts])
         wanted = forward.logit_rows[len(forward.sampling) :] + row.start
         assert (wanted + 1).tolist() == [token for part in targets[-1] for token in part]

@@ -56,10 +56,11 @@ from radixlm.products.gemm_choice import Choose, one_way
 from radixlm.products.product_table import ProductTable
 from radixlm.products.quantizing import quantize, quantize_e4m3
 from radixlm.runner.adapter_shelf import AdapterShelf
-from radixlm.runner.model_runner import Draw, Model, ModelRunner
+from radixlm.runner.model_runner import Model, ModelRunner
 from radixlm.runner.paced import PacedRunner
 from radixlm.runner.ranks import leading
-from radixlm.runner.sampler import sample
+from radixlm.runner.step_answers import Swap
+from radixlm.runner.step_graphs import record_for
 from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.model_folder import DEMO_MODEL, DEMO_NAME
@@ -132,15 +133,19 @@ class Loaded:
 
 
 def load(
-    config: EngineConfig, *, progress: bool = True, warm: bool = False, draw: Draw = sample
+    config: EngineConfig,
+    *,
+    progress: bool = True,
+    warm: bool = False,
+    swap: Swap = None,
 ) -> Loaded:
-    """Load the model, start its engine. warm: and its kernels. draw: see ModelRunner. Raises
+    """Load the model, start its engine. warm: and its kernels. swap: see `StepAnswers.read`. Raises
     ConfigError, ModelError.
     """
     if config.disk_cache is not None:  # said before the model is loaded
         private_folder(Path(config.disk_cache))
     with _computing(config) as threads, ExitStack() as if_it_fails:
-        loaded = _load(config, threads, if_it_fails, draw, progress=progress, warm=warm)
+        loaded = _load(config, threads, if_it_fails, swap, progress=progress, warm=warm)
         if_it_fails.pop_all()
     if (store := user_store()) is not None and (made := store.news()):
         _logger.info("First start of such a model here, %s", made)
@@ -160,7 +165,7 @@ def _computing(config: EngineConfig) -> Iterator[int]:
 
 
 def _load(
-    config: EngineConfig, threads: int, undo: ExitStack, draw: Draw, *, progress: bool, warm: bool
+    config: EngineConfig, threads: int, undo: ExitStack, swap: Swap, *, progress: bool, warm: bool
 ) -> Loaded:
     policy = make_policy(config.eviction_policy)
     files, model_config, device, dtype = chosen(config)
@@ -182,7 +187,7 @@ def _load(
     inbox, state_pool = SimpleQueue[Inbound](), states.pool()
     source = EngineFacts(files, weights, model.config, threads, head.weights)
     places = open_places(config, source, pool, state_pool, inbox.put, progress=progress)
-    runner, adapters = _runner(config, model, pool, state_pool, table, (ranks, draw, head.head))
+    runner, adapters = _runner(config, model, pool, state_pool, table, (ranks, swap, head.head))
     info = ModelInfo(
         name=DEMO_NAME if files.path == DEMO_MODEL else files.name,
         model_path=str(files.path),
@@ -227,10 +232,10 @@ def _runner(
     pool: KVPool,
     states: StatePool | None,
     table: ReqToTokenPool,
-    parts: tuple[ParallelRanks | None, Draw, DraftHead | None],
+    parts: tuple[ParallelRanks | None, Swap, DraftHead | None],
 ) -> tuple[Runner, Adapters]:
     """The runner with the adapters of the flag, loaded. Raises ConfigError, ModelError."""
-    ranks, draw, head = parts
+    ranks, swap, head = parts
     shelf = AdapterShelf(model, deterministic=config.deterministic, ranks=config.tp_size)
     adapters = Adapters(shelf)
     for text in config.lora_paths:
@@ -248,8 +253,9 @@ def _runner(
         deterministic=config.deterministic,
         adapters=shelf,
         states=states,
-        draw=draw,
+        swap=swap,
         head=head,
+        record=None if config.disable_cuda_graph else record_for(model, pool.device),
     )
     return runner, adapters
 

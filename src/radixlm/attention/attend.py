@@ -10,6 +10,7 @@ from torch import Tensor
 from radixlm.attention.plan import AttentionPlan, ChunkSize, Sharing
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
+from radixlm.memory.staging import Sending
 
 
 class Attend(Protocol):
@@ -52,11 +53,15 @@ class AttentionBackend(Protocol):
 
     sharing: Sharing
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+    def prepare(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
+    ) -> Attend:
         """One step's attention.
 
         table: (rows, context) int32, the request table with this step applied.
         slots: (tokens,) int64, where the step's new tokens go.
+        staging: by which the device gets what it needs of the step; on another device than the CPU
+            nothing of `table` and `slots` is read before it is sent. None: all is there.
         """
         ...
 
@@ -67,6 +72,7 @@ def by_layer(
     make: Callable[[AttentionPlan, int | None, bool], Attend],
     *,
     apart: bool = False,
+    fixed: bool = False,
 ) -> Attend:
     """One step's attention, made once for each kind of layer by make(plan, window, own). window:
     what of the plan's reads a token is not to see; chunks are in the plan. own: whether it has
@@ -74,11 +80,14 @@ def by_layer(
 
     windows: of each layer how many tokens a token sees, itself included, or the size of its chunk;
     None: all before it. Empty: no layer has one. Where contexts are shorter than windows, all
-    layers have one plan.
+    layers have one plan, unless it is fixed: then each kind of layer has the same calls in all
+    steps.
     """
     if not windows:
         return make(plan, None, False)
     plans = {window: plan.within(window) for window in windows}
+    if fixed:
+        plans |= {window: its.alone() for window, its in plans.items() if window and its is plan}
     kinds = {window: (id(its), apart and window is not None) for window, its in plans.items()}
     made: dict[tuple[int, bool], Attend] = {}
     for window, its in plans.items():

@@ -5,7 +5,6 @@ backend a machine gets.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -41,6 +40,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.kernels.amx import has_tiles
 from radixlm.kernels.code_dots import has_code_dots
 from radixlm.kernels.dots import has_pairs
+from radixlm.kernels.gpu_launch import has_kernels
 from radixlm.kernels.jit import COUNTERS
 from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.layers.expansion import Expansion
@@ -125,7 +125,7 @@ class CpuBackend:
                 queries, pool.head_dim, bfloat16=bfloat16, coded=pool.coded, cap=cap
             )
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor, *_: object) -> Attend:
         """See `AttentionBackend`."""
         pool = self._pool
 
@@ -363,8 +363,7 @@ def _of_any_device(
     """Torch's, or on a GPU the one whose kernels are Triton's, if that is there (it comes with
     torch for CUDA) and heads are not too large.
     """
-    known = pool.head_dim <= _LARGEST_HEAD and importlib.util.find_spec("triton") is not None
-    if pool.device.type != "cuda" or not known:
+    if pool.head_dim > _LARGEST_HEAD or not has_kernels(pool.device.type):
         return TorchBackend(pool, n_heads, windows=windows, cap=cap)
     module = importlib.import_module("radixlm.attention.gpu_backend")
     made: AttentionBackend = module.GpuBackend(pool, n_heads, windows=windows, cap=cap)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +28,14 @@ from radixlm.kernels.gpu_place import place
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
+from radixlm.memory.staging import NoPlaceError, Sending
 
 # Of parts of contexts, in float32: where tokens would have more, none is shared.
 PARTS_BYTES = 512 << 20
 # Parts that are merged at a time; heads that a program places.
 _PARTS_AT_ONCE, _HEADS_AT_ONCE = 16, 8
+# For which there is room where a step's memory is fixed: 88 MB for 256 tokens of 32 heads of 128.
+PARTS_OF_A_TOKEN = 16
 _HEADER = 8
 
 
@@ -103,20 +105,48 @@ class GpuBackend:
             least_view=sys.maxsize,  # slots are the table's: a read is one stretch of a context
         )
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """See `AttentionBackend`. One copy to the device, for all layers."""
-        pool = self.pool
-        step = _StepMemory(pool.device, (self.n_heads, pool.head_dim))
+    def prepare(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
+    ) -> Attend:
+        """See `AttentionBackend`."""
+        pool, sending = self.pool, staging or Sending(table.device)
         most = PARTS_BYTES // (4 * self.n_heads * (pool.head_dim + 2))
+        fixed = sending.tokens > 0
+        if fixed:
+            most = self._most_parts(sending.tokens)
 
         def make(its: AttentionPlan, window: int | None, own: bool) -> GpuAttention:
             reads = self.reads(its, table.stride(0), window)
             if reads.n_parts > most and its.shared:
                 reads = self.reads(its.alone(), table.stride(0), window)
+            if fixed:
+                reads = reads.fixed(most)
             places = pool.window_slots if own else None
-            return GpuAttention(self, step, reads, window or 0, (table, places, slots))
+            numbers = sending.put(reads.numbers, self._room(sending.tokens))
+            memory = table, places, slots, numbers
+            return GpuAttention(self, reads, window or 0, memory)
 
-        return by_layer(plan, self._windows, make, apart=pool.windows is not None)
+        apart = pool.windows is not None
+        return by_layer(plan, self._windows, make, apart=apart, fixed=fixed)
+
+    def numbers(self, tokens: int) -> int:
+        """See `RecordableBackend`."""
+        return max(len({*self._windows}), 1) * (self._room(tokens) + 1)
+
+    def _room(self, tokens: int) -> int:
+        """The numbers of layers of one kind, where contexts have as many pieces as in a tree with
+        a leaf for each token.
+        """
+        pieces = sum(2 * (tokens + self._wanted(tile)) for tile in self.tiles)
+        fields = len(ContextRead._fields)
+        return _HEADER + fields * pieces + 2 * tokens + 1 + self._most_parts(tokens)
+
+    def _most_parts(self, tokens: int) -> int:
+        return PARTS_OF_A_TOKEN * (tokens + 64)
+
+    def _wanted(self, tile: Tile) -> int:
+        """How many reads keep the GPU busy."""
+        return max(self.processors * tile.programs // self.pool.n_kv_heads, 1)
 
     def reads(self, plan: AttentionPlan, width: int, window: int | None) -> GpuReads:
         """Make the reads of layers with this window. width: of the request table."""
@@ -154,8 +184,7 @@ class GpuBackend:
         for kind, tile in enumerate(self.tiles):
             if window:
                 newest(kinds[kind], window)
-            wanted = max(self.processors * tile.programs // self.pool.n_kv_heads, 1)
-            kinds[kind] = cut_evenly(kinds[kind], tile.tokens, tile.least, wanted)
+            kinds[kind] = cut_evenly(kinds[kind], tile.tokens, tile.least, self._wanted(tile))
         tokens = sum(span.n_new for span in plan.rows)
         return GpuReads.of(kinds[0], kinds[1], tokens)
 
@@ -177,68 +206,37 @@ class GpuReads(NamedTuple):
             lists = number_parts(both)
         ends = _HEADER + np.cumsum([few.size, many.size, *map(len, lists)])
         header = len(few), _HEADER, len(many), ends[0], len(lists[0]), *ends[1:4]
-        # As many as keep the place of the next ones a multiple of 16 bytes, which kernels know.
-        numbers = np.concatenate((header, both.ravel(), *lists, both[:1, 0][: ends[-1] % 2]))
+        numbers = np.concatenate((header, both.ravel(), *lists))
         kinds = tuple(kind for kind, reads in enumerate((few, many)) if len(reads))
         return cls(numbers, kinds, len(lists[2]))
 
-
-class _StepMemory:
-    """A step's memory on the device: numbers for all of its layers, sent in one copy when the first
-    are needed, and the parts of one layer.
-    """
-
-    def __init__(self, device: torch.device, head: tuple[int, int]) -> None:
-        """head: of parts, how many there are and their size."""
-        self._device, self._head = device, head
-        self._arrays: list[Numbers] = []
-        self._n_parts = 0
-
-    def add(self, reads: GpuReads) -> slice:
-        """Return where its numbers will be."""
-        first = sum(map(len, self._arrays))
-        self._arrays.append(reads.numbers)
-        self._n_parts = max(self._n_parts, reads.n_parts)
-        return slice(first, first + len(reads.numbers))
-
-    @cached_property
-    def numbers(self) -> Tensor:
-        whole = torch.from_numpy(np.concatenate(self._arrays))
-        if self._device.type != "cuda":
-            return whole
-        return whole.pin_memory().to(self._device, non_blocking=True)
-
-    @cached_property
-    def parts(self) -> tuple[Tensor, Tensor]:
-        heads, size = self._head
-        rows = self._n_parts * heads
-        parts, states = (torch.empty(rows, n, device=self._device) for n in (size, 2))
-        return parts, states
+    def fixed(self, most_parts: int) -> GpuReads:
+        """The same, for kernels that are called whatever there is to do. Raises NoPlaceError where
+        there are more parts.
+        """
+        if self.n_parts > most_parts:
+            raise NoPlaceError(f"{self.n_parts} parts, where there is room for {most_parts}")
+        return self._replace(kinds=(0, 1), n_parts=most_parts)
 
 
 class GpuAttention:
     """One step's attention (an `Attend`): made for a plan, called once per layer, which then is a
     kernel that places, one for each kind of reads, and one that merges.
 
-    memory: the request table; of each slot the layers' own, or None; slots of the new tokens.
+    memory: the request table; of each slot the layers' own, or None; slots of the new tokens; what
+    kernels read of the plan.
     """
 
     def __init__(
         self,
         backend: GpuBackend,
-        step: _StepMemory,
         reads: GpuReads,
         window: int,
-        memory: tuple[Tensor, Tensor | None, Tensor],
+        memory: tuple[Tensor, Tensor | None, Tensor, Tensor],
     ) -> None:
-        self._backend, self._step, self._window = backend, step, window
-        self._kinds, self._merges = reads.kinds, reads.n_parts > 0
-        self._place = step.add(reads)
-        self._table, self._places, self._slots = memory
-
-    @cached_property
-    def _numbers(self) -> Tensor:
-        return self._step.numbers[self._place]
+        self._backend, self._window = backend, window
+        self._kinds, self._n_parts = reads.kinds, reads.n_parts
+        self._table, self._places, self._slots, self._numbers = memory
 
     def __call__(
         self,
@@ -255,7 +253,9 @@ class GpuAttention:
         own = pool.shapes[layer].source is None
         self._placed(qkv, rotation, norm, given, pool.n_kv_heads if own else 0)
         out = qkv.new_empty(qkv.shape[0], backend.n_heads * size)
-        parts, states = self._step.parts
+        # New in each layer: what a step kept would be gone when its recorded calls are made again.
+        rows = self._n_parts * backend.n_heads
+        parts, states = (torch.empty(rows, n, device=qkv.device) for n in (size, 2))
         numbers, scale = self._numbers, size**-0.5
         heads = {"HEADS": backend.n_heads, "SIZE": size, "D": max(power_of_two(size), 16)}
         key = self._window, self._places is None, sinks is None, qkv.stride(0), aligned(qkv)
@@ -279,7 +279,7 @@ class GpuAttention:
                 num_warps=tile.warps,
                 num_stages=tile.stages,
             )
-        if self._merges:
+        if self._n_parts:
             made = numbers, parts, states, out, sinks
             programs = 8 * backend.processors
             backend.merge(sinks is None, (programs,), made, {"J": _PARTS_AT_ONCE, **heads})

@@ -29,6 +29,7 @@ from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
+from radixlm.memory.staging import Sending
 
 # Tokens of a context that are expanded together.
 _PIECE = 512
@@ -63,8 +64,16 @@ class LatentBackend:
         largest = min(reader.sharing.largest, least_expanded(expansions[0].sizes) - 1)
         self.sharing = reader.sharing._replace(largest=max(largest, 1))
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
-        """See `AttentionBackend`."""
+    def prepare(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
+    ) -> Attend:
+        """See `AttentionBackend`. Its own numbers are not staged."""
+        made: list[LatentAttention] = []
+        sending = staging or Sending(table.device)
+        sending.after(lambda: made.append(self._prepared(plan, table, slots)))
+        return lambda *given: made[0](*given)
+
+    def _prepared(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> LatentAttention:
         sizes = self._expansions[0].sizes
         rows, indexed = list(plan.rows), None
         if self._index is not None and self._scorer is not None:

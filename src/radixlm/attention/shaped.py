@@ -8,22 +8,17 @@ from typing import Protocol
 
 from torch import Tensor
 
-from radixlm.attention.attend import Attend
+from radixlm.attention.attend import Attend, AttentionBackend
 from radixlm.attention.plan import AttentionPlan, Sharing
 from radixlm.memory.pools import KVPool
-
-
-class _Backend(Protocol):
-    sharing: Sharing
-
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend: ...
+from radixlm.memory.staging import Sending
 
 
 class _Make(Protocol):
-    def __call__(self, pool: KVPool, *, windows: Sequence[int | None]) -> _Backend: ...
+    def __call__(self, pool: KVPool, *, windows: Sequence[int | None]) -> AttentionBackend: ...
 
 
-def of_shapes(pool: KVPool, windows: Sequence[int | None], make: _Make) -> _Backend:
+def of_shapes(pool: KVPool, windows: Sequence[int | None], make: _Make) -> AttentionBackend:
     """Make a backend for each shape of layers with heads. windows: see `by_layer`."""
     heads = {shape[:2] for shape in pool.shapes if shape.n_kv_heads}
     if not heads:
@@ -38,7 +33,7 @@ class NoAttention:
 
     sharing = Sharing(1, sys.maxsize, sys.maxsize, sys.maxsize, sys.maxsize)
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:  # noqa: ARG002
+    def prepare(self, *_: object) -> Attend:
         """See `AttentionBackend`."""
         return _never
 
@@ -65,7 +60,9 @@ class ShapedBackend:
         least_view = max(backend.sharing.least_view for backend in self._backends)
         self.sharing = self._backends[-1].sharing._replace(least_view=least_view)
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+    def prepare(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
+    ) -> Attend:
         """See `AttentionBackend`."""
-        made = [backend.prepare(plan, table, slots) for backend in self._backends]
+        made = [backend.prepare(plan, table, slots, staging) for backend in self._backends]
         return lambda layer, *given, **named: made[self._kinds[layer]](layer, *given, **named)

@@ -13,10 +13,18 @@ from torch.nn.functional import scaled_dot_product_attention
 from radixlm.attention.attend import Attend, by_layer
 from radixlm.attention.plan import AttentionPlan, Sharing
 from radixlm.attention.torch_parts import attend_all, attend_part, merge
-from radixlm.attention.torch_reads import Chunk, Group, Sources, reads_of_rows, shared_sources
+from radixlm.attention.torch_reads import (
+    Chunk,
+    Group,
+    RowReads,
+    Sources,
+    shared_slots,
+    shared_sources,
+)
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
+from radixlm.memory.staging import Sending
 
 # A run of slots of a shared node this long is read in place, shorter ones are gathered together.
 LEAST_VIEW = 4096
@@ -64,19 +72,19 @@ class TorchBackend:
             largest=largest, fewest=1, shortest=0, least_saved=saved, least_view=LEAST_VIEW
         )
 
-    def prepare(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Attend:
+    def prepare(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
+    ) -> Attend:
         """See `AttentionBackend`."""
-        return by_layer(
-            plan,
-            self._windows,
-            partial(TorchAttention, self._pool, table, slots, self._group_tokens, self._cap),
-            apart=self._pool.windows is not None,
-        )
+        sending = staging or Sending(table.device)
+        given = self._pool, table, slots, self._group_tokens, self._cap, sending
+        apart = self._pool.windows is not None
+        return by_layer(plan, self._windows, partial(TorchAttention, *given), apart=apart)
 
     def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> TorchAttention:
         """The reads that `prepare` gives where no layer has a window."""
-        cap = self._cap
-        return TorchAttention(self._pool, table, slots, self._group_tokens, cap, plan, None, False)
+        given = self._pool, table, slots, self._group_tokens, self._cap, Sending(table.device)
+        return TorchAttention(*given, plan, None, False)
 
 
 class TorchAttention:
@@ -101,8 +109,8 @@ class TorchAttention:
         .  .  .  .  .  .          ('.' may be read, x not)
 
     pool: receives the new tokens' keys and values, then is read.
-    table, slots: see `AttentionBackend`. group_tokens, cap: see `TorchBackend`. window, own: see
-    `by_layer`.
+    table, slots, sending: see `AttentionBackend`. group_tokens, cap: see `TorchBackend`. window,
+    own: see `by_layer`.
     """
 
     def __init__(
@@ -112,20 +120,27 @@ class TorchAttention:
         slots: Tensor,
         group_tokens: int,
         cap: float,
+        sending: Sending,
         plan: AttentionPlan,
         window: int | None,
         own: bool,
     ) -> None:
-        self._pool, self._cap = pool, cap
+        self._pool, self._cap, self._slots = pool, cap, slots
         places = pool.window_slots if own else None
-        self._slots = slots if places is None else places[slots].long()
-        rows = reads_of_rows(plan, table, pool, window, places, group_tokens)
-        self._chunks, self._groups = rows
-        sources = shared_sources(plan.shared, pool, places)
-        self._shared = list(zip(plan.shared, sources, strict=True))
-        parts: list[Chunk | Group] = [*self._chunks, *self._groups]
-        read = [part.source for part in parts] + [source for _, source in self._shared]
-        self._sources = Sources(pool, read)
+        rows = RowReads(plan.rows, group_tokens, sending)
+        shared = sending.put(shared_slots(plan.shared, all_of_them=places is not None))
+
+        def begin() -> None:
+            if places is not None:
+                self._slots = places[slots].long()
+            self._chunks, self._groups = rows.begin(plan.shared, table, pool, window, places)
+            sources = shared_sources(plan.shared, shared, places)
+            self._shared = list(zip(plan.shared, sources, strict=True))
+            parts: list[Chunk | Group] = [*self._chunks, *self._groups]
+            read = [part.source for part in parts] + [source for _, source in self._shared]
+            self._sources = Sources(pool, read)
+
+        sending.after(begin)
 
     def __call__(
         self,

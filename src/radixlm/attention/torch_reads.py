@@ -7,13 +7,15 @@ from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from radixlm.attention.plan import AttentionPlan, RowSpan, SharedRead
+from radixlm.attention.plan import RowSpan, SharedRead
 from radixlm.attention.torch_parts import MOST_SCORES
 from radixlm.core.batch import Extent
 from radixlm.memory.pools import KVPool
+from radixlm.memory.staging import Sending
 
 # Rows are padded to the longest of their group: a row joins while it fills 3/4 of it, or misses
 # so few tokens that a call of its own would cost more.
@@ -72,27 +74,39 @@ class Group(NamedTuple):
     mask: Tensor | None
 
 
-def reads_of_rows(
-    plan: AttentionPlan,
-    table: Tensor,
-    pool: KVPool,
-    window: int | None,
-    places: Tensor | None,
-    group_tokens: int,
-) -> tuple[list[Chunk], list[Group]]:
-    """The reads of each row by itself. table: see `AttentionBackend`; window: of the layers that
-    these are for; places: see `_source_of`; group_tokens: see `TorchBackend`.
+class RowReads:
+    """The reads of each row by itself, of which `begin` makes a step's chunks and groups once their
+    numbers are on the device.
+
+    numbers: (rows, 4) int64 there: of each its first new token, its row of the table, the tokens
+    that it reads by itself, and where these begin; first rows with several new tokens.
     """
-    several = [span for span in plan.rows if span.n_new > 1]
-    groups = grouped((span for span in plan.rows if span.n_new == 1), group_tokens)
-    # One copy to the device, however many rows there are.
-    numbers = _numbers([*several, *chain.from_iterable(groups)], table.device)
-    chunks = _chunks(several, numbers, table, pool, window, places, plan.shared)
-    ends = accumulate(map(len, groups), initial=len(several))
-    return list(chunks), [
-        _group(spans, numbers[start:stop], table, pool, places)
-        for spans, (start, stop) in zip(groups, pairwise(ends), strict=True)
-    ]
+
+    def __init__(self, rows: Sequence[RowSpan], group_tokens: int, sending: Sending) -> None:
+        """group_tokens: see `TorchBackend`."""
+        self._several = [span for span in rows if span.n_new > 1]
+        self._groups = grouped((span for span in rows if span.n_new == 1), group_tokens)
+        spans = [*self._several, *chain.from_iterable(self._groups)]
+        fields = [(span.token, span.table_row, span.context, span.start) for span in spans]
+        self.numbers = sending.put(np.array(fields, dtype=np.int64).reshape(-1, 4))
+
+    def begin(
+        self,
+        shared: Sequence[SharedRead],
+        table: Tensor,
+        pool: KVPool,
+        window: int | None,
+        places: Tensor | None,
+    ) -> tuple[list[Chunk], list[Group]]:
+        """shared: reads of the same step. table: see `AttentionBackend`; window: of the layers that
+        these are for; places: see `_source_of`.
+        """
+        chunks = _chunks(self._several, self.numbers, table, pool, window, places, shared)
+        ends = accumulate(map(len, self._groups), initial=len(self._several))
+        return list(chunks), [
+            _group(spans, self.numbers[start:stop], table, pool, places)
+            for spans, (start, stop) in zip(self._groups, pairwise(ends), strict=True)
+        ]
 
 
 def grouped(spans: Iterable[RowSpan], group_tokens: int) -> list[list[RowSpan]]:
@@ -106,14 +120,6 @@ def grouped(spans: Iterable[RowSpan], group_tokens: int) -> list[list[RowSpan]]:
         else:
             groups.append([span])
     return groups
-
-
-def _numbers(spans: Sequence[RowSpan], device: torch.device) -> Tensor:
-    """(spans, 4) int64: of each its first new token, its row of the table, the tokens that it reads
-    by itself, and where these begin.
-    """
-    numbers = [(span.token, span.table_row, span.context, span.start) for span in spans]
-    return torch.tensor(numbers, dtype=torch.int64, device=device).view(-1, 4)
 
 
 def _chunks(
@@ -188,29 +194,34 @@ def view_of(span: RowSpan) -> Extent | None:
 
 
 def _slots_of(numbers: Tensor, width: int, table: Tensor) -> Tensor:
-    """(spans, width) int64: the slots that each row reads by itself. numbers: see `_numbers`."""
+    """(spans, width) int64: the slots that each row reads by itself. numbers: see `RowReads`."""
     _, rows, lengths, starts = numbers[:, :, None].unbind(1)
     position = torch.arange(width, device=table.device)
     position = torch.minimum(position, lengths - 1)
     return table[rows, starts + position].long()
 
 
+def shared_slots(reads: Sequence[SharedRead], *, all_of_them: bool) -> npt.NDArray[np.int64]:
+    """The slots of reads of several runs, or of all of them, one after the other."""
+    runs = [np.arange(*extent) for read in reads for extent in _gathered(read, all_of_them)]
+    return np.concatenate([np.empty(0, dtype=np.int64), *runs])
+
+
+def _gathered(read: SharedRead, all_of_them: bool) -> tuple[Extent, ...]:
+    return read.extents if all_of_them or len(read.extents) > 1 else ()
+
+
 def shared_sources(
-    reads: Sequence[SharedRead], pool: KVPool, places: Tensor | None
+    reads: Sequence[SharedRead], slots: Tensor, places: Tensor | None
 ) -> Iterator[Source]:
-    """Views of those that are one run of slots, gathers of the others, whose slots are one copy.
+    """Views of those that are one run of slots, gathers of the others. slots: `shared_slots`.
     places: see `_source_of`.
     """
-    gathered = [read for read in reads if len(read.extents) > 1 or places is not None]
-    runs = [np.arange(*extent) for read in gathered for extent in read.extents]
-    slots = torch.from_numpy(np.concatenate([np.empty(0, dtype=np.int64), *runs]))
-    if gathered:
-        slots = slots.to(pool.device)
-    ends = accumulate((read.length for read in gathered), initial=0)
-    parts = iter([slots[start:stop] for start, stop in pairwise(ends)])
+    start = 0
     for read in reads:
-        if len(read.extents) == 1 and places is None:
-            yield read.extents[0]
-        else:
-            part = next(parts)
+        if _gathered(read, places is not None):
+            part = slots[start : start + read.length]
+            start += read.length
             yield part if places is None else places[part].long()
+        else:
+            yield read.extents[0]

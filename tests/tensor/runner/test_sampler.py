@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
 
 from radixlm.core.batch import ScheduledRow
 from radixlm.core.sampling import SamplingParams
-from radixlm.runner.logits_processors import adjusted
-from radixlm.runner.sampler import sample, uniform
+from radixlm.memory.staging import Sending
+from radixlm.runner.logits_processors import LogitChanges
+from radixlm.runner.sampler import FLAT, NOT_FINITE, Sampling, sample, uniform
+from tests.pretend_gpu import PretendGpu
 from tests.tensor.rows import make_row
 from tests.tensor.sampling_cases import (
     naive_adjusted,
@@ -15,6 +19,10 @@ from tests.tensor.sampling_cases import (
     random_logits,
     random_row,
 )
+
+
+def adjusted(logits: torch.Tensor, rows: Sequence[ScheduledRow]) -> torch.Tensor:
+    return LogitChanges(rows, logits.shape[1], Sending(logits.device))(logits)
 
 
 def _rows(n: int, params: SamplingParams, **more: object) -> list[ScheduledRow]:
@@ -131,6 +139,22 @@ def test_min_tokens_lets_go_in_time() -> None:
 def test_ids_outside_the_vocabulary_are_ignored() -> None:
     params = SamplingParams(temperature=0, logit_bias={2**31 - 1: 100.0, 5: 100.0})
     assert sample(torch.zeros(1, 8), [make_row([1], params=params)]) == [5]
+
+
+def test_a_gpu_draws_again_where_its_head_has_not_the_mass(gpu: PretendGpu) -> None:
+    """Of three rows one is flat; what is not is a token that it would have been anyway."""
+    raw = random_logits(4, seed=3, vocab=4_000, spread=0.01)
+    raw[0] *= 500
+    raw[3, 7] = torch.nan
+    rows = _rows(4, SamplingParams(top_p=0.6))
+    found = Sampling(rows, 4_000, Sending(gpu.device))(raw.to(gpu.device)).tolist()
+    wanted = sample(raw, rows)
+    assert found == [wanted[0], FLAT, FLAT, NOT_FINITE]
+    gpu.count()
+    there = raw.to(gpu.device)
+    assert sample(there, rows) == wanted
+    assert wanted[3] is None
+    assert gpu.count().waits == 2
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-6])

@@ -1,0 +1,193 @@
+"""Recorded steps, on a device that pretends to be a GPU; its kernels by Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from radixlm.memory.staging import NoPlaceError, staging_for
+from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
+from radixlm.runner.step_graphs import FixedMemory, record_for
+from radixlm.testing.reference import make_checkpoint
+from tests.pretend_gpu import Counts, PretendGpu, with_kernels
+from tests.tensor.test_pretend_gpu import (
+    CPU,
+    SHARED,
+    asked,
+    check_siblings,
+    same,
+    serve,
+    steps_of,
+)
+
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None or "TRITON_INTERPRET" not in os.environ,
+    reason="needs Triton's interpreter: make gpu-kernels",
+)
+# numpy says what rows of a tile that nobody asked for give.
+noisy = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture
+def kernels(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> PretendGpu:
+    with_kernels(gpu, monkeypatch)
+    return gpu
+
+
+def counted(gpu: PretendGpu, work: Callable[[], object]) -> Counts:
+    gpu.count()
+    work()
+    return gpu.count()
+
+
+def test_what_is_recorded_reads_what_lies_there_by_then(gpu: PretendGpu) -> None:
+    x = torch.tensor([1.0, 2.0], device=gpu.device)
+    again = gpu.recorded(lambda: x.add(1).mul_(2)[:1])
+    where = again().held.data_ptr()
+    x.copy_(torch.tensor([5.0, 6.0], device=gpu.device))
+    assert counted(gpu, again) == Counts(launches=1, largest=0)
+    assert again().tolist() == [12.0]
+    assert again().held.data_ptr() == where
+
+
+@pytest.mark.parametrize(
+    "work",
+    [lambda x: x.sum().item(), lambda x: x + torch.ones(2).to(x.device), lambda x: x[[1]]],
+    ids=["a wait", "a copy", "places of the host"],
+)
+def test_a_copy_or_a_wait_is_not_recorded(
+    gpu: PretendGpu, work: Callable[[Tensor], Tensor]
+) -> None:
+    x = torch.zeros(2, device=gpu.device)
+    with pytest.raises(RuntimeError, match="where calls are recorded"):
+        gpu.recorded(lambda: work(x))
+
+
+def test_numbers_lie_where_the_last_step_s_lay(gpu: PretendGpu) -> None:
+    staging = staging_for(gpu.device)
+    memory = FixedMemory(4, 20, staging)
+    for size in (4, 1, 3):
+        staging.begin()
+        memory.begin()
+        first, second = (
+            memory.put(np.arange(size) + n, room, fill) for n, room, fill in ((1, 4, -1), (5, 7, 0))
+        )
+        memory.send()
+        counts = counted(gpu, staging.send)
+        assert (counts.launches, counts.copies, counts.waits) == (1, 1, 0)
+        assert first.tolist() == [*range(1, size + 1), *[-1] * (4 - size)]
+        assert second.tolist() == [*range(5, size + 5), *[0] * (7 - size)]
+        assert (first.storage_offset(), second.storage_offset()) == (0, 4)
+    with pytest.raises(NoPlaceError, match="5 numbers, where there is room for 4"):
+        memory.put(np.arange(5), 4)
+
+
+def test_no_other_device_records(tmp_path: Path) -> None:
+    assert record_for(object(), torch.device("cuda")) is None
+    served = serve(make_checkpoint(tmp_path / "m", "llama"), CPU)
+    assert record_for(served.model, CPU) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "known"),
+    [("llama", True), ("gemma3_text", True), ("mixtral", False), ("lfm2", False)],
+)
+def test_a_model_whose_calls_depend_on_its_tokens_is_not_recorded(
+    tmp_path: Path, family: str, known: bool
+) -> None:
+    """Experts, states; and draft heads: they read what a step's own calls have taken for them."""
+    folder = make_checkpoint(tmp_path / "m", family)
+    checkpoint, config = PlainCheckpoint(folder), load_config(folder)
+    model = load_model(checkpoint, config, dtype=torch.float32, device=CPU, progress=False)
+    assert isinstance(model, CausalLM)
+    assert model.is_recordable == known
+    model.take((0,))
+    assert not model.is_recordable
+
+
+def requests(count: int, **params: object) -> list:
+    prompts = [[*SHARED, n, n + 1] for n in range(count)]
+    return [asked(f"{n}", prompt, **params) for n, prompt in enumerate(prompts)]
+
+
+@needs_triton
+@noisy
+@pytest.mark.parametrize(
+    ("family", "flags"),
+    [
+        ("llama", {}),
+        ("qwen3", {"kv_cache_dtype": "int8"}),
+        ("gemma3_text", {}),  # windows
+    ],
+)
+def test_recorded_steps_give_the_cpu_s_tokens(
+    kernels: PretendGpu, tmp_path: Path, family: str, flags: dict[str, str]
+) -> None:
+    """Over trees, of any number of rows that there is room for."""
+    folder = make_checkpoint(tmp_path / "m", family)
+    some = [*requests(5), asked("short", SHARED[:33]), asked("drawn", SHARED[:9], temperature=0.9)]
+    there = serve(folder, kernels.device, record=kernels.recorded, **flags)
+    same(there.answers(some), serve(folder, CPU, **flags).answers(some))
+
+
+@needs_triton
+@noisy
+def test_a_recorded_step_is_a_handful_of_launches(kernels: PretendGpu, tmp_path: Path) -> None:
+    """The table, fixed memory, the record, five of the sampler; without a record eleven a layer."""
+    folder, launches = make_checkpoint(tmp_path / "m", "llama"), []
+    for record in (None, kernels.recorded):
+        served = serve(folder, kernels.device, record=record)
+        steps = steps_of(served, kernels, requests(3))
+        assert {(step.copies, step.waits) for step in steps[3:]} == {(1, 1)}
+        launches.append(min(step.launches for step in steps))
+    eager, recorded = launches
+    assert eager <= 11 * served.model.config.n_layers + 11
+    assert recorded <= 8
+
+
+@needs_triton
+@noisy
+def test_a_step_without_room_is_computed_as_others(
+    kernels: PretendGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one whose contexts are in more parts."""
+    monkeypatch.setattr("radixlm.attention.gpu_backend.PARTS_OF_A_TOKEN", 0)
+    folder = make_checkpoint(tmp_path / "m", "llama")
+    there = serve(folder, kernels.device, record=kernels.recorded)
+    steps = steps_of(there, kernels, requests(3))
+    assert {(step.copies, step.waits) for step in steps[3:]} == {(1, 1)}
+    again = there.answers(requests(3))
+    same(again, serve(folder, CPU).answers(requests(3)))
+    assert steps[-1].launches > 11
+
+
+@needs_triton
+@noisy
+def test_recorded_steps_have_drafts_and_their_siblings(
+    kernels: PretendGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sibling's row of the table is there before the record is made again."""
+    folder = make_checkpoint(tmp_path / "m", "llama")
+    steps = check_siblings(monkeypatch, kernels, folder, kernels.recorded)
+    # With log-probabilities; without a record, as the first of each size, about a hundred.
+    assert sum(step.launches < 40 for step in steps) > len(steps) / 2
+
+
+@needs_triton
+@noisy
+def test_steps_with_pooled_rows_are_not_recorded(kernels: PretendGpu, tmp_path: Path) -> None:
+    """Their states are read besides the logits, which is all that a record gives."""
+    folder = make_checkpoint(tmp_path / "m", "llama")
+    some = [replace(each, pooled=True) for each in requests(4)]
+    there = serve(folder, kernels.device, record=kernels.recorded)
+    ours, wanted = there.answers(some), serve(folder, CPU).answers(some)
+    for name, output in wanted.items():
+        assert ours[name].hidden == pytest.approx(output.hidden, abs=1e-5)

@@ -50,15 +50,16 @@ def of_trace(
     name: str, sessions: Sequence[Session], count: int, streams: int, context: int
 ) -> DraftWorkload:
     """One stream plays `count` calls of a trace, as far apart as can be; of several each plays
-    sessions of its own, a call of each, so that no stream hears what another one is to answer. All
-    other calls are heard of. context: tokens of a prompt that the model is given, its last ones.
+    sessions of its own, at most a call of each, so that no stream hears what another one is to
+    answer. All other calls are heard of. context: tokens of a prompt that the model is given, its
+    last ones.
     """
     if streams == 1:
         places = [(number, call) for number, its in enumerate(sessions) for call in range(len(its))]
-        spread = np.linspace(0, len(places) - 1, min(count, len(places))).astype(int)
-        chosen = {places[at] for at in spread}
     else:
-        chosen = {(number, 2 * len(its) // 3) for number, its in enumerate(sessions)}
+        places = [(number, 2 * len(its) // 3) for number, its in enumerate(sessions)]
+    spread = np.linspace(0, len(places) - 1, min(count, len(places))).astype(int)
+    chosen = {places[at] for at in spread}
     lanes: list[list[PlayedPart]] = [[] for _ in range(streams)]
     since: list[list[HeardText]] = [[] for _ in range(streams)]
     for number, session in enumerate(sessions):

@@ -69,6 +69,7 @@ _WINDOW = 32
 )
 @click.option("--streams", multiple=True, type=click.IntRange(1), help="Default: 1, 8 and 64.")
 @click.option("--calls", type=click.IntRange(1), default=12, show_default=True, help="Of a text.")
+@click.option("--rounds", type=click.IntRange(1), default=1, help="Of several streams.")
 @click.option("--context", type=click.IntRange(2), default=512, show_default=True, help="Tokens.")
 @click.option("--answer", type=click.IntRange(2), default=96, show_default=True, help="Tokens.")
 @click.option("--draft", type=click.IntRange(1, 64), help="Most tokens of a draft.")
@@ -89,9 +90,9 @@ def command(
 
     Recorded answers are replayed: the model computes every step, the sampler is given the recorded
     tokens, so time and what is accepted are both real. Of each trace some calls are played; the
-    others are heard of by the drafts alone. Rates are of answers while all streams are busy. "By
-    processor" compares seconds of processors. MODEL: a folder or a GGUF file. The last line is
-    JSON.
+    others are heard of by the drafts alone. Rates are of answers while all streams are busy, or
+    where prompts arrive until all have ended. "By processor" compares seconds of processors. MODEL:
+    a folder or a GGUF file. The last line is JSON.
     """
     if picture is not None:
         check_picture(picture)
@@ -150,7 +151,7 @@ def _measured(
         for number in streams:
             for workload in _workloads(bench, encode, options, number):
                 if not options["names"] or workload.name in options["names"]:
-                    yield _played(bench, workload, answer)
+                    yield _played(bench, workload, answer, options["rounds"])
 
 
 def _encoder(bench: DraftBench, tokenizer: Path | None, given: bool) -> Encode:
@@ -196,11 +197,12 @@ def _chat(bench: DraftBench, prompt: str) -> Key:
 
 
 def _played(
-    bench: DraftBench, workload: DraftWorkload, out: int
+    bench: DraftBench, workload: DraftWorkload, out: int, rounds: int
 ) -> tuple[dict[str, Any], list[int]]:
     streams, turns = len(workload.lanes), []
     with tqdm(desc=f"{workload.name}, {streams}", unit=" turns", leave=False) as bar:
-        for turn in bench.in_turns(workload, _EDIT * out if workload.name == EDIT else out):
+        most = _EDIT * out if workload.name == EDIT else out
+        for turn in bench.in_turns(workload, most, rounds):
             turns.append(turn)
             bar.update()
     on, off = (Played.joined(each) for each in zip(*turns, strict=True))

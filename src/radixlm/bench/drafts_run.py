@@ -62,8 +62,9 @@ class Replayed:
 
 
 class Played(NamedTuple):
-    """Results of some calls. seconds: while all streams were busy; cpu: of all threads; tokens:
-    that came meanwhile. yields, drafted: see Replayed. answers: the tokens of each call.
+    """Results of some calls. seconds: while all streams were busy, or of all where prompts arrive;
+    cpu: of all threads; tokens: that came meanwhile. yields, drafted: see Replayed. answers: the
+    tokens of each call.
     """
 
     tokens: int
@@ -113,17 +114,22 @@ class DraftBench(AbstractContextManager["DraftBench"]):
     def __exit__(self, *_: object) -> None:
         self.engine.client.close()
 
-    def in_turns(self, workload: DraftWorkload, out: int) -> Iterator[tuple[Played, Played]]:
+    def in_turns(
+        self, workload: DraftWorkload, out: int, rounds: int
+    ) -> Iterator[tuple[Played, Played]]:
         """Play a workload with drafts and without, each first in turn: one stream call by call,
-        several all at once. out: most tokens of an answer.
+        several all at once, in rounds of which each knows nothing of those before. out: most tokens
+        of an answer.
         """
         lanes = workload.lanes
+        alone = len(lanes) == 1
         for number, its in enumerate(
-            [[[each]] for each in lanes[0]] if len(lanes) == 1 else [lanes]
+            [[[each]] for each in lanes[0]] if alone else [lanes] * rounds
         ):
             turns = {}
             for drafts in (True, False) if number % 2 else (False, True):
-                own = Namespace(cache_salt=f"{workload.name}, {len(lanes)}, {drafts}")
+                round_ = 0 if alone else number
+                own = Namespace(cache_salt=f"{workload.name}, {len(lanes)}, {drafts}, {round_}")
                 turns[drafts] = self._play(its, out, own, drafts=drafts, cached=workload.cached)
             yield turns[True], turns[False]
 
@@ -150,7 +156,9 @@ class DraftBench(AbstractContextManager["DraftBench"]):
         self._switch(drafts=drafts)
         self._replayed.yields, self._replayed.drafted = [], []
         began, cpu = time.perf_counter(), time.process_time()
-        tokens, ended, cpu_ended, answers = asyncio.run(self._run(requests))
+        ends, answers = asyncio.run(self._run(requests))
+        # Who ends soon after prompts have come leaves these in the time, and few tokens.
+        tokens, ended, cpu_ended = ends[0 if cached else -1]
         self._switch(drafts=False)
         return Played(
             tokens,
@@ -163,8 +171,8 @@ class DraftBench(AbstractContextManager["DraftBench"]):
 
     async def _run(
         self, lanes: Sequence[Sequence[tuple[GenerateRequest, Sequence[HeardText]]]]
-    ) -> tuple[int, float, float, dict[str, list[int]]]:
-        """Tokens, and the times when the first of the streams had nothing more to do."""
+    ) -> tuple[list[tuple[int, float, float]], dict[str, list[int]]]:
+        """Tokens and times whenever a stream had nothing more to do, and the answers."""
         ends: list[tuple[int, float, float]] = []
         answers = {request.request_id: list[int]() for lane in lanes for request, _ in lane}
 
@@ -177,7 +185,7 @@ class DraftBench(AbstractContextManager["DraftBench"]):
             ends.append((sum(map(len, answers.values())), time.perf_counter(), time.process_time()))
 
         await asyncio.gather(*map(stream, lanes))
-        return *ends[0], answers
+        return ends, answers
 
     def _request(self, call: RecordedCall, out: int, namespace: Namespace) -> GenerateRequest:
         self._count += 1

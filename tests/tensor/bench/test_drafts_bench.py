@@ -73,6 +73,7 @@ def test_no_stream_hears_what_another_is_to_answer(traces: Path) -> None:
         assert part.call.answer is not None
         text = np.concatenate((part.call.prompt, part.call.answer))
         assert all(piece.tokens.size < text.size for piece in part.heard)
+    assert [len(lane) for lane in of_trace(name, sessions, 1, 2, 1000).lanes] == [1, 0]
 
 
 def test_drafts_are_right_by_place() -> None:

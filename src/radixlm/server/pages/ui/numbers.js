@@ -37,8 +37,8 @@ export function showNumbers(tree, samples, now) {
   }
   put("n-nodes", totals.nodes, count(totals.nodes));
   byId("n-shown").textContent = shown(tree);
-  put("n-running", totals.running, `${count(totals.running)} running`);
-  byId("n-waiting").textContent = `${count(totals.waiting)} waiting`;
+  put("n-running", totals.running, count(totals.running));
+  byId("n-waiting").textContent = `running, ${count(totals.waiting)} waiting`;
   put("n-evicted", sum("evicted_tokens"), count(sum("evicted_tokens")));
   const rate = minute.at(-1)?.generated_tokens_per_s ?? 0;
   put("n-generated", rate, count(Math.round(rate)));

@@ -117,7 +117,7 @@ def test_one_that_crashed(
     monkeypatch.setattr(logging.getLogger("radixlm.engine"), "disabled", True)  # it keeps errors
     with no_collector():
         engine = Engine(str(folder), kv_tokens=600)
-        monkeypatch.setattr("radixlm.runner.model_runner.ModelRunner.compute", crash)
+        monkeypatch.setattr("radixlm.runner.model_runner.ModelRunner.execute", crash)
         with pytest.raises(EngineDeadError, match="no such kernel"):
             engine.generate(PROMPTS, SHORT)
         engine.close()

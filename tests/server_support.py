@@ -278,9 +278,12 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
-    """The error's object, its shape checked: Anthropic's on that API's routes, else OpenAI's."""
+    """The error's object, its shape checked: of the route's API, else OpenAI's."""
     assert response.status_code == status, response.text
     body = response.json()
+    if response.url.path.startswith("/api/"):
+        assert body.keys() == {"error"}
+        return {"message": body["error"]}
     error: dict[str, Any] = body["error"]
     if response.url.path.startswith("/v1/messages"):
         assert body.keys() == {"type", "error", "request_id"}

@@ -27,11 +27,13 @@ def places(name: str) -> list[str]:
 def test_a_sampling_parameter_is_declared_once(name: str) -> None:
     """core/sampling.py declares it, the sampler uses it, a model's generation_config.json may
     recommend it, and programs, whose functions spell out their keywords, pass it on. Bodies,
-    schemas and commands follow.
+    schemas and commands follow; Ollama has another name for one.
     """
     own = [place for place in places(name) if not place.startswith("lang/")]
     allowed = {"core/sampling.py", "formats/gguf_tokens.py", "models/model_config.py"}
     allowed |= {"runner/sampler.py", "runner/logits_processors.py"}
+    if name == "repetition_penalty":
+        allowed.add("server/ollama/ollama_body.py")
     assert set(own) <= allowed
     assert "core/sampling.py" in own
 

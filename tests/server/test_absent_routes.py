@@ -17,7 +17,7 @@ ORIGIN = {"Origin": "https://example.org"}
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("path", [path for path in ABSENT if path != "/api"])
+@pytest.mark.parametrize("path", [path for path in ABSENT if not path.startswith("/api/")])
 def test_what_is_not_there_says_so(fake, path, method):
     if method == "GET" and path.startswith("/v1/responses/"):
         return  # the name of a stored response
@@ -40,18 +40,23 @@ def test_what_nobody_knows_is_no_route(fake, path):
 @pytest.mark.parametrize(
     ("path", "advice"),
     [
-        ("/api/chat", "; use POST /v1/chat/completions"),
-        ("/api/generate", "; use POST /v1/completions"),
-        ("/api/tags", "; use GET /v1/models"),
-        ("/api/nothing", ""),
+        ("pull", "; use `radixlm pull NAME`, then `radixlm serve NAME`"),
+        ("create", "; use `radixlm pull NAME`, then `radixlm serve NAME`"),
+        ("push", ""),
+        ("delete", ""),
+        ("blobs/sha256:0", ""),
     ],
 )
 def test_ollama_s_clients_read_errors_their_way(fake, path, advice):
-    answer = fake.request("POST", path, json={})
+    answer = fake.request("POST", f"/api/{path}", json={})
     assert answer.status_code == 404
-    assert answer.json() == {
-        "error": f"Ollama's API is not supported by this server: no POST {path}{advice}"
-    }
+    text = f"Other models while it runs are not supported by this server: no POST /api/{path}"
+    assert answer.json() == {"error": text + advice}
+
+
+def test_so_do_they_what_nobody_knows(fake):
+    error = fake.request("POST", "/api/nothing", json={}).json()["error"]
+    assert error.startswith("Invalid URL (POST /api/nothing)")
 
 
 @pytest.mark.parametrize(

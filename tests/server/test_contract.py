@@ -23,15 +23,23 @@ SHORT: dict[str, dict[str, Any]] = {
     "messages": {"max_tokens": 3},
     "responses": {"max_output_tokens": 3},
     "generate": {"sampling_params": {"max_new_tokens": 3, "n": 2}},
+    "/api/chat": {"options": {"num_predict": 3}},
+    "/api/generate": {"options": {"num_predict": 3}},
 }
 VARIED = (
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
     "POST /v1/responses/input_tokens",
+    "POST /v1/conversations",
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
+    "POST /api/chat",
+    "POST /api/generate",
+    "POST /api/embed",
+    "POST /api/embeddings",
+    "POST /api/show",
     "POST /generate",
     "PUT /generate",
     "POST /tokenize",
@@ -49,6 +57,11 @@ LONG = {
     "POST /v1/messages/count_tokens",
     "POST /v1/responses",
     "POST /v1/responses/input_tokens",
+    "POST /v1/conversations",
+    "POST /api/chat",
+    "POST /api/generate",
+    "POST /api/embeddings",
+    "POST /api/show",
     "POST /cache/explain",
     "POST /cache/hint",
     "POST /load_lora_adapter",
@@ -122,11 +135,14 @@ def test_answers_are_as_told(operations, label, mode):
             "POST /v1/messages",
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
         ),
+        ("POST /api/chat", {"messages": [{"role": "user", "content": "hi"}], "format": "json"}),
+        ("POST /api/generate", {"prompt": "hi", "raw": True}),
         ("POST /generate", {"text": ["a", "b"], "return_logprob": True, "top_logprobs_num": 2}),
     ],
 )
 def test_whole_answers_and_streams_are_as_told(operations, label, fields, stream):
-    fields = fields | SHORT[label.rpartition("/")[2]]
+    path = label.removeprefix("POST ")
+    fields = fields | (SHORT.get(path) or SHORT[path.rpartition("/")[2]])
     if "completions" in label and stream:
         fields |= {"stream_options": {"include_usage": True}}
     case = operations[label].Case(body={**fields, "stream": stream}, media_type="application/json")
@@ -138,6 +154,7 @@ def test_what_takes_no_body_is_as_told(operations):
     # These need an id or a query, or never end.
     apart = (
         "{response_id}",
+        "{conversation_id}",
         "{node_id}",
         "/cache/search",
         "/cache/events",
@@ -145,7 +162,7 @@ def test_what_takes_no_body_is_as_told(operations):
         "/v1/batches",
     )
     asked = [op for op in asked if not any(part in op.label for part in apart)]
-    assert len(asked) == 31
+    assert len(asked) == 37
     for operation in asked:
         place = {"name": NAME} if "{name}" in operation.label else {}
         assert operation.Case(path_parameters=place).call_and_validate().status_code == 200
@@ -165,6 +182,29 @@ def test_what_is_stored_is_as_told(operations):
         assert (
             operations[label].Case(path_parameters=place).call_and_validate().status_code == status
         )
+
+
+def test_a_conversation_is_as_told(operations):
+    def ask(label: str, status: int = 200, **options: Any) -> Any:
+        body = {"media_type": "application/json"} if "body" in options else {}
+        answer = operations[label].Case(**options, **body).call_and_validate()
+        assert answer.status_code == status
+        return answer.json()
+
+    items = [{"role": "user", "content": "hi"}]
+    place = {"conversation_id": ask("POST /v1/conversations", body={"items": items})["id"]}
+    whole, one = "/v1/conversations/{conversation_id}", "/items/{item_id}"
+    ask(f"GET {whole}", path_parameters=place)
+    ask(f"POST {whole}", path_parameters=place, body={"metadata": {"a": "b"}})
+    added = ask(f"POST {whole}/items", path_parameters=place, body={"items": items})
+    ask(f"GET {whole}/items", path_parameters=place, query={"limit": 1, "order": "asc"})
+    ask(f"GET {whole}/items", 400, path_parameters=place, query={"after": "none"})
+    named = {**place, "item_id": added["first_id"]}
+    ask(f"GET {whole}{one}", path_parameters=named)
+    ask(f"DELETE {whole}{one}", path_parameters=named)
+    ask(f"GET {whole}{one}", 404, path_parameters=named)
+    ask(f"DELETE {whole}", path_parameters=place)
+    ask(f"GET {whole}", 404, path_parameters=place)
 
 
 def test_files_and_batches_are_as_told(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import stat
 import tempfile
 from pathlib import Path
@@ -47,6 +48,22 @@ def open_private(path: Path) -> BinaryIO:
         file.close()
         raise
     return file
+
+
+def open_database(path: Path | None, version: int, schema: str) -> sqlite3.Connection:
+    """Open an SQLite file as `open_private` does, or one in memory, and make its tables where they
+    are missing. It may be called from one thread after the other. Raises OSError, ValueError, and
+    sqlite3.Error, too, for a file of another version.
+    """
+    if path is not None:
+        open_private(path).close()  # SQLite gives its journal the same mode
+    database = sqlite3.connect(path or ":memory:", check_same_thread=False)
+    (found,) = database.execute("PRAGMA user_version").fetchone()
+    if found not in (0, version):
+        database.close()
+        raise sqlite3.Error(f"written by another version of radixlm ({found}); move it")
+    database.executescript(f"{schema}PRAGMA user_version = {version};")
+    return database
 
 
 def _opened(path: str, flags: int) -> int:

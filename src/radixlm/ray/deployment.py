@@ -107,9 +107,9 @@ def _check(config: EngineConfig, settings: ServerConfig, replicas: int, most: in
             f"--replicas {replicas}, --max-replicas {most}: the second must not be less than the "
             f"first, and both must be 1 to {MOST_REPLICAS}"
         )
-    for name in ("kv_events", "uds"):
+    for name in ("kv_events", "uds", "ollama_port"):
         if getattr(settings, name) is not None:
-            flag = "kv-events-config" if name == "kv_events" else name
+            flag = "kv-events-config" if name == "kv_events" else name.replace("_", "-")
             raise ConfigError(f"--{flag} is of one server; it has no use with replicas")
     if settings.header_timeout != ServerConfig().header_timeout:
         raise ConfigError("--header-timeout has no use with replicas: Ray's proxy reads headers")

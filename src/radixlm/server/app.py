@@ -25,11 +25,13 @@ from radixlm.server.http.routes import ReadLimits, Route, install_error_handlers
 from radixlm.server.http.tracing import Tracing
 from radixlm.server.insight.recorder import Recorder
 from radixlm.server.kv_events.publisher import KVEventCounts
+from radixlm.server.ollama.ollama_routes import router as ollama_router
 from radixlm.server.openai.openai_routes import router
 from radixlm.server.pages.tree_routes import router as cache_router
 from radixlm.server.pages.ui_routes import router as ui_router
 from radixlm.server.pipeline.served_engine import ServedEngine
 from radixlm.server.pipeline.service import Service
+from radixlm.server.responses.conversation_routes import router as conversations_router
 from radixlm.server.responses.response_store import ResponseStore
 from radixlm.server.responses.responses_routes import router as responses_router
 from radixlm.server.sglang.sglang_routes import router as native_router
@@ -38,8 +40,10 @@ from radixlm.server.sglang.tokenize import router as tokenize_router
 _ROUTERS = (
     router,
     responses_router,
+    conversations_router,
     messages_router,
     embeddings_router,
+    ollama_router,
     files_router,
     batches_router,
     native_router,

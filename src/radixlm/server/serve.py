@@ -38,6 +38,7 @@ from radixlm.server.batches.keeper import BatchKeeper
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.connection import connection_with
 from radixlm.server.http.envelope import UNLOGGED
+from radixlm.server.http.listen import listening_beside
 from radixlm.server.http.tracing import Tracing, traced
 from radixlm.server.insight.recorder import Recorder, recording
 from radixlm.server.kv_events.publisher import Outlet, Publisher, published
@@ -125,6 +126,7 @@ def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket)
     if settings.kv_events is not None and config.disable_radix_cache:
         raise ConfigError("--kv-events-config has no use with --disable-radix-cache")
     with contextlib.ExitStack() as ending:
+        listeners = [listener, *ending.enter_context(listening_beside(settings))]
         responses = ending.enter_context(stored_responses(settings))
         batches = BatchKeeper(ending.enter_context(stored_files(settings)))
         recorder = ending.enter_context(recording(settings))
@@ -135,12 +137,12 @@ def serve(config: EngineConfig, settings: ServerConfig, listener: socket.socket)
         engine = AsyncEngine.from_config(config)
         ending.callback(lambda: asyncio.run(engine.close()))
         publisher = ending.enter_context(published(engine, outlet))
-        _serve(engine, listener, settings, responses, batches, publisher, recorder, tracing)
+        _serve(engine, listeners, settings, responses, batches, publisher, recorder, tracing)
 
 
 def _serve(
     engine: AsyncEngine,
-    listener: socket.socket,
+    listeners: list[socket.socket],
     settings: ServerConfig,
     responses: ResponseStore,
     batches: BatchKeeper,
@@ -166,7 +168,7 @@ def _serve(
         await touch(app, settings, chats=chats)
         if (warning := pool_warning(engine.limits)) is not None:
             _logger.warning(warning)
-        said = welcome(name, engine.info, engine.limits, listener, settings, chats=chats)
+        said = welcome(name, engine.info, engine.limits, listeners[0], settings, chats=chats)
         print(said, flush=True)
         await batches.resume()
         beside.append(asyncio.create_task(search_when_quiet(engine.stats)))
@@ -178,7 +180,7 @@ def _serve(
     _end_on_terminate()
     # On an interrupt uvicorn has ended in good order by then.
     with contextlib.suppress(KeyboardInterrupt), full_searches_on_demand(), runner:
-        runner.run(server.serve(sockets=[listener]))
+        runner.run(server.serve(sockets=listeners))
     with contextlib.suppress(EngineStoppedError):  # `end` has closed it
         engine.health()
 

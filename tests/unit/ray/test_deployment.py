@@ -121,6 +121,7 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"gpus": 1, "tp_size": 2}, "each of 2 ranks needs a GPU, and gpus is 1"),
     ({"model": 5}, "model names a folder or a file, got 5"),
     ({"uds": "/run/x"}, "--uds is of one server"),
+    ({"ollama_port": 11434}, "--ollama-port is of one server"),
     ({"disable_radix_cache": True}, "leaves nothing to route by"),
     ({"kv_token": 5}, "unknown flag 'kv_token'"),
     ({"port": 80}, "port belongs to Ray Serve's http_options"),

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from radixlm.core.errors import ConfigError
-from radixlm.formats.private_files import make_private_folder, open_private
+from radixlm.formats.private_files import make_private_folder, open_database, open_private
 
 _VERSION = 1
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
     shown TEXT NOT NULL, purpose TEXT NOT NULL, expires REAL NOT NULL
@@ -35,7 +35,6 @@ CREATE TABLE IF NOT EXISTS batches (
 );
 CREATE INDEX IF NOT EXISTS files_of ON files (owner, number);
 CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, number);
-PRAGMA user_version = {_VERSION};
 """
 Json = dict[str, Any]
 Table = Literal["files", "batches"]
@@ -75,12 +74,7 @@ class FileTable:
             make_private_folder(folder)
             self._lock = open_private(folder / "lock")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            open_private(folder / "index.sqlite").close()
-            self._db = sqlite3.connect(folder / "index.sqlite", check_same_thread=False)
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version not in (0, _VERSION):
-                raise sqlite3.Error(f"written by another version of radixlm ({version})")
-            self._db.executescript(_SCHEMA)
+            self._db = open_database(folder / "index.sqlite", _VERSION, _SCHEMA)
         except BlockingIOError:
             raise ConfigError(f"--file-storage-path {folder}: another server uses it") from None
         except (OSError, ValueError, sqlite3.Error) as error:

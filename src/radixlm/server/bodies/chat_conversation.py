@@ -53,7 +53,7 @@ def conversation_of(
     ]
     return Conversation(
         thread.messages(),
-        tools_for_template(_specs(tools)),
+        tools_for_template(specs_of(tools)),
         fields.template_variables(),
         [*in_tools, *thread.wishes, *implicit_wish(options)],
         add_special_tokens=bool(add_special_tokens),
@@ -131,7 +131,7 @@ def _content(message: ChatMessage, path: str) -> Content:
 
 def use_of(body: ChatBody) -> ToolUse:
     """The tools that the answer may call. Raises InvalidRequestError that names the field."""
-    specs, several = _specs(body.tools), body.parallel_tool_calls is not False
+    specs, several = specs_of(body.tools), body.parallel_tool_calls is not False
     match body.tool_choice:
         case NamedToolPart(function=function):
             chosen = {"tool_choice.function.name": function.name}
@@ -147,7 +147,8 @@ def use_of(body: ChatBody) -> ToolUse:
             return tool_use(specs, calling, parallel=several)
 
 
-def _specs(tools: Sequence[ToolPart] | None) -> list[ToolSpec]:
+def specs_of(tools: Sequence[ToolPart] | None) -> list[ToolSpec]:
+    """The tools of a request's field `tools`."""
     return [
         ToolSpec(
             *(tool.function.name, tool.function.description),

@@ -196,6 +196,9 @@ class ServerConfig:
     uds: str | None = flag(
         None, "Unix socket to listen on, instead of --host and --port.", path=True
     )
+    ollama_port: int | None = flag(
+        None, "Further port to listen on; clients of Ollama look for 11434.", _PORT
+    )
     root_path: str = flag("", "Path that a proxy in front takes away, as in /llm.", _ROOT_PATH)
     ssl_keyfile: str | None = flag(None, "PEM file of the private key, for HTTPS.", path=True)
     ssl_certfile: str | None = flag(
@@ -291,11 +294,14 @@ class ServerConfig:
     )
     response_store: str | None = flag(
         None,
-        "File that keeps the responses of /v1/responses. Default: memory, until the end.",
+        "File that keeps responses of /v1/responses, and conversations. Default: memory, until the "
+        "end.",
         heading="Stored responses",
         path=True,
     )
-    max_stored_responses: int = flag(10_000, "Most stored responses; the oldest make room.", _COUNT)
+    max_stored_responses: int = flag(
+        10_000, "Most stored responses and conversations; the oldest make room.", _COUNT
+    )
     max_stored_bytes: int = flag(
         256 * 2**20, "Most bytes of stored responses, about; the oldest make room.", _COUNT
     )

@@ -28,6 +28,7 @@ from radixlm.server.http.http_errors import (
     shape_of,
     timed_out,
 )
+from radixlm.server.http.sse import EVENTS, LINES
 from radixlm.server.http.tracing import Tracing
 
 _SCOPE_KEY = "radixlm.exchange"
@@ -39,6 +40,7 @@ UNLOGGED = "radixlm.unlogged"
 _logger = logging.getLogger("radixlm.access")
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)
 _LONGEST_PATH = 200
+_STREAMS = (EVENTS.encode(), LINES.encode())
 # How long a client may take to read that its time is over.
 _WRITE_SECONDS = 5
 _OK = 200
@@ -97,8 +99,7 @@ class Exchange:
             headers = list(message.get("headers", ()))
             self.status = message["status"]
             self.streams = any(
-                name == b"content-type" and value.startswith(b"text/event-stream")
-                for name, value in headers
+                name == b"content-type" and value.startswith(_STREAMS) for name, value in headers
             )
             headers.append((b"x-request-id", self.request_id.encode()))
             if for_anthropic(self._scope):

@@ -91,7 +91,7 @@ NOT_YET: NotYet = {
 OF_OTHER_KINDS = frozenset(
     {
         *("image_url", "input_audio", "file", "file_id", "file_data", "file_url"),
-        *("image_data", "audio_data", "video_data"),
+        *("image_data", "audio_data", "video_data", "images"),
     }
 )
 TEXT_ALONE = "this model is served for text alone"

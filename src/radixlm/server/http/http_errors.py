@@ -11,7 +11,7 @@ from starlette.types import Scope
 from typing_extensions import TypedDict
 
 from radixlm.core import errors
-from radixlm.server.http.sse import DONE, event
+from radixlm.server.http.sse import DONE, compact, event
 
 MESSAGES_PATH = "/v1/messages"
 _MODELS_PATH = "/v1/models"
@@ -47,6 +47,12 @@ class MessagesError(TypedDict):
     type: Literal["error"]
     error: MessagesErrorDetails
     request_id: str
+
+
+class OllamaError(TypedDict):
+    """Every error, as Ollama shapes it; in a stream, its last line."""
+
+    error: str
 
 
 class RequestTimeoutError(errors.RadixLMError):
@@ -247,13 +253,18 @@ def messages_error(error: Exception, request_id: str) -> MessagesError:
     return {"type": "error", "error": details, "request_id": request_id}
 
 
+def ollama_error(error: Exception) -> OllamaError:
+    """Source: https://github.com/ollama/ollama/blob/main/docs/errors.mdx."""
+    return {"error": message_of(error)}
+
+
 OPENAI = ErrorShape(openai_error, lambda error: event(openai_error(error)) + DONE)
 
 
 def shape_of(scope: Scope, request_id: str) -> ErrorShape:
     """The shape of errors on a request's path, whether or not there is a route."""
     if _below(scope, OLLAMA_PATH):
-        return OPENAI._replace(body=lambda error: {"error": message_of(error)})
+        return ErrorShape(ollama_error, lambda error: compact(ollama_error(error)) + b"\n")
     if not for_anthropic(scope):
         return OPENAI
     return ErrorShape(

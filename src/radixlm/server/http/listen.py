@@ -30,14 +30,24 @@ def listening(config: ServerConfig) -> Iterator[socket.socket]:
             path.unlink(missing_ok=True)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ConfigError that says what to do."""
+@contextlib.contextmanager
+def listening_beside(config: ServerConfig) -> Iterator[list[socket.socket]]:
+    """The socket of --ollama-port, if there is to be one. Raises ConfigError."""
+    if config.ollama_port is None:
+        yield []
+        return
+    with contextlib.closing(bind(config.host, config.ollama_port, "--ollama-port")) as listener:
+        yield [listener]
+
+
+def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A listening socket. flag: the port's. Raises ConfigError that says what to do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {host} port {port}: {error}; choose another with --host, --port"
+            f"cannot listen on {host} port {port}: {error}; choose another with --host, {flag}"
         ) from None
 
 

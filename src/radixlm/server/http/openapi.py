@@ -18,6 +18,7 @@ from radixlm.server.http import http_errors
 from radixlm.server.http.envelope import OPEN_PATH
 from radixlm.server.http.fields import fit_schema
 from radixlm.server.http.routes import Route
+from radixlm.server.http.sse import EVENTS
 
 Json = dict[str, Any]
 
@@ -103,7 +104,9 @@ def _complete(operation: Json, route: Route, config: ServerConfig) -> None:
     error = _schema_of(responses.pop("default"))
     if "2XX" in responses:
         events = {"anyOf": [_schema_of(responses.pop("2XX")), error]}
-        responses["200"]["content"]["text/event-stream"] = {"itemSchema": _item_schema(events)}
+        stream = route.notes.event_type
+        item = _item_schema(events) if stream == EVENTS else events
+        responses["200"]["content"][stream] = {"itemSchema": item}
     for answer in responses.values():
         answer["headers"] = _references(["x-request-id"])
     for kind in _errors_of(route, config):

@@ -23,6 +23,7 @@ from radixlm.formats.files import read_table
 from radixlm.server.http import http_errors
 from radixlm.server.http.body import Body, parse_body, query_of
 from radixlm.server.http.envelope import exchange_of
+from radixlm.server.http.sse import EVENTS
 
 # What may be raised where an answer is generated.
 GENERATING = (QueueFullError, http_errors.GenerationFailedError, EngineDeadError, NoTrialError)
@@ -55,7 +56,8 @@ class Notes:
     """Notes on a route for /openapi.json, beyond its signature and its `response_model`.
 
     errors: what it may raise, beyond what any route may and what reading its parameters may.
-    error: the type of errors' JSON. events: the type of a stream's events.
+    error: the type of errors' JSON. events: the type of a stream's events. event_type: what the
+        stream is.
     example: a body that is answered.
     admin: with --admin-api-key, only such a key opens it, or part of what it does.
     """
@@ -63,6 +65,7 @@ class Notes:
     errors: tuple[type[Exception], ...] = ()
     error: Any = http_errors.Error
     events: Any = None
+    event_type: str = EVENTS
     example: Mapping[str, Any] = field(default_factory=dict)
     admin: bool = False
 

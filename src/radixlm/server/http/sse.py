@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": ping\n\n"
+EVENTS, LINES = "text/event-stream", "application/x-ndjson"
 # Until a stream's head is sent, in seconds: errors that come sooner have their own status.
 PATIENCE = 0.5
 # nginx would keep events back until a buffer is full.
@@ -81,6 +82,7 @@ class EventStream(StreamingResponse):
     end_with: what it ends with where an error cuts it short after the head.
     ping: what is sent whenever nothing was for `interval` seconds, 0 for never: proxies and clients
         end connections that are silent. Who has left gets none: that is seen beside it.
+    media_type: what the events are.
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class EventStream(StreamingResponse):
         interval: float,
         ping: bytes = COMMENT,
         patience: float = PATIENCE,
+        media_type: str = EVENTS,
     ) -> None:
-        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
+        super().__init__(events, media_type=media_type, headers=_HEADERS)
         self._events = events
         self._end_with = end_with
         self._interval, self._ping, self._patience = interval, ping, patience

@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from radixlm.core.request import NOTHING, FinishReason, Piece, RequestOutput
 from radixlm.parsers import AnswerEvent, AnswerParser, ReasoningDelta, ToolCallEnded
 from radixlm.server.http.envelope import exchange_of
-from radixlm.server.http.sse import COMMENT, PATIENCE, EventStream, until_disconnect
+from radixlm.server.http.sse import COMMENT, EVENTS, PATIENCE, EventStream, until_disconnect
 from radixlm.server.insight.usage import UsageMeter
 from radixlm.server.pipeline.generation import Generation, Part, run
 from radixlm.server.pipeline.service import Service, service_of
@@ -58,11 +58,12 @@ async def respond(
     stream: bool,
     end_with: Callable[[Exception], bytes] | None = None,
     ping: bytes = COMMENT,
+    media_type: str = EVENTS,
 ) -> Response:
     """Answer with what the writer makes of a generation, which runs for as long as that is sent.
 
     end_with: what its streams end with that an error cuts short; else as the API's others do.
-    ping: what they send in silence.
+    ping: what they send in silence. media_type: what they are.
 
     The client's leaving aborts its requests, and raises ClientDisconnect. Errors raise for as long
     as the status line has not been sent, about the client's own fields; later ones end the stream.
@@ -77,6 +78,7 @@ async def respond(
             exchange.errors.end,
             interval=service.config.sse_keep_alive_interval,
             ping=ping,
+            media_type=media_type,
             patience=PATIENCE if generation.params.grammar is None else _UNTIL_COMPILED,
         )
     body = await until_disconnect(request.receive, _whole(service, generation, writer))

@@ -1,11 +1,14 @@
-"""Responses that were made, in SQLite, so that they can be fetched and continued.
+"""Responses that were made, in SQLite, so that they can be fetched and continued; and, in the same
+file under the same limits, conversations.
 
     turns   a response and its input; `parent` is the response that it continued
             alive   can be fetched and continued
             dead    deleted, or made room for; kept for as long as a turn continues it
+            or a conversation: it is alive, has no input, and no turn continues it
     items   which turns have the item of an id, for its owner
+    said    the items of conversations, in their order; see conversation_store
 
-A turn holds only what is its own, so a conversation takes space once however long it gets.
+A turn holds only what is its own, so what is said takes space once however long it gets.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from radixlm.core.errors import ConfigError
-from radixlm.formats.private_files import open_private
+from radixlm.formats.private_files import open_database
 from radixlm.server.config.server_config import ServerConfig
 
 _VERSION = 2
-_SCHEMA = f"""
+_SCHEMA = """
 CREATE TABLE IF NOT EXISTS turns (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -46,9 +49,8 @@ CREATE INDEX IF NOT EXISTS by_parent ON turns (parent) WHERE parent IS NOT NULL;
 CREATE INDEX IF NOT EXISTS by_age ON turns (alive, number);
 CREATE INDEX IF NOT EXISTS by_size ON turns (size);
 CREATE INDEX IF NOT EXISTS by_owner ON turns (owner, alive, ended, size, id, number);
-PRAGMA user_version = {_VERSION};
 """
-# A file of before has no such table; its items are found when they are stored again.
+# A file of before has no such tables; its items are found when they are stored again.
 _ITEMS = """
 CREATE TABLE IF NOT EXISTS items (
     owner TEXT NOT NULL,
@@ -59,6 +61,18 @@ CREATE TABLE IF NOT EXISTS items (
 CREATE INDEX IF NOT EXISTS by_turn ON items (turn);
 CREATE TRIGGER IF NOT EXISTS gone AFTER DELETE ON turns BEGIN
     DELETE FROM items WHERE turn = OLD.id;
+END;
+CREATE TABLE IF NOT EXISTS said (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    conversation TEXT NOT NULL,
+    id TEXT NOT NULL,
+    item TEXT NOT NULL,
+    UNIQUE (conversation, id)
+);
+CREATE INDEX IF NOT EXISTS said_in ON said (conversation, number);
+CREATE INDEX IF NOT EXISTS said_by_id ON said (id);
+CREATE TRIGGER IF NOT EXISTS unsaid AFTER DELETE ON turns BEGIN
+    DELETE FROM said WHERE conversation = OLD.id;
 END;
 """
 _COLUMNS = "id, owner, parent, created, ended, response, input"  # in the order of Turn's fields
@@ -79,6 +93,12 @@ FROM items JOIN turns ON turns.id = items.turn
 WHERE items.owner = ? AND items.id IN (SELECT value FROM json_each(?)) AND alive AND created >= ?
 GROUP BY items.id ORDER BY newest
 """
+_SAID = """
+SELECT said.id, item FROM said JOIN turns ON turns.id = conversation
+WHERE owner = ? AND said.id IN (SELECT value FROM json_each(?)) AND alive AND created >= ?
+"""
+# What the ids of conversations begin with, and those of no turn.
+CONVERSATION = "conv"
 # Can make room. Takes the names of the others that have not ended, as JSON.
 _IDLE = "(alive AND (ended OR id NOT IN (SELECT value FROM json_each(?))))"
 
@@ -122,26 +142,21 @@ class TurnStore:
     """All calls take time on the disk: call them off the event loop, from one thread at a time.
 
     path: a file, which only its owner may read, or None for memory. now: seconds since 1970.
+    db: for conversations, too.
     Raises ConfigError for a file that is no such store, or that others may read.
     """
 
     def __init__(self, path: Path | None, limits: StoreLimits, now: Callable[[], float]) -> None:
-        self._limits = limits
-        self._now = now
+        self.limits = limits
+        self.now = now
         try:
-            if path is not None:
-                open_private(path).close()  # SQLite gives its journal the same mode
-            self._db = sqlite3.connect(path or ":memory:", check_same_thread=False)
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version not in (0, _VERSION):
-                raise sqlite3.Error(f"written by another version of radixlm ({version}); move it")
-            self._db.executescript(_SCHEMA + _ITEMS)
+            self.db = open_database(path, _VERSION, _SCHEMA + _ITEMS)
         except (OSError, ValueError, sqlite3.Error) as error:
             raise ConfigError(f"--response-store {path}: {error}") from None
 
     def close(self) -> None:
         """Close it; nothing may be called afterwards."""
-        self._db.close()
+        self.db.close()
 
     def put(self, turn: Turn, worked_on: Collection[str] = ()) -> bool:
         """Keep a turn, in place of the one with its id if there is one, and make room for it.
@@ -150,36 +165,43 @@ class TurnStore:
         False when it is larger than all that is kept may be, or what it continues is gone.
         """
         values = asdict(turn)
-        (of_items,) = self._db.execute(_SIZE_OF_ITEMS, values).fetchone()
+        (of_items,) = self.db.execute(_SIZE_OF_ITEMS, values).fetchone()
         values["size"] = turn.size + of_items
-        continued = self._db.execute("SELECT 1 FROM turns WHERE id = ?", (turn.parent,)).fetchone()
-        if values["size"] > self._limits.size or (turn.parent is not None and not continued):
+        continued = self.db.execute("SELECT 1 FROM turns WHERE id = ?", (turn.parent,)).fetchone()
+        if values["size"] > self.limits.size or (turn.parent is not None and not continued):
             return False
         names = ", ".join(values)
         places = ", ".join(f":{name}" for name in values)
         fresh = ", ".join(f"{name} = excluded.{name}" for name in values)
-        with self._db:
-            self._db.execute(
+        with self.db:
+            self.db.execute(
                 f"INSERT INTO turns ({names}) VALUES ({places}) "  # noqa: S608 - our own names
                 f"ON CONFLICT (id) DO UPDATE SET {fresh}",
                 values,
             )
-            self._db.execute(_NOTE_ITEMS, values)
-            self._make_room({*worked_on, turn.id})
+            self.db.execute(_NOTE_ITEMS, values)
+            self.make_room({*worked_on, turn.id})
         return True
 
     def get(self, owner: str, turn_id: str) -> Turn | None:
         """An owner's turn; None for one that is another's, deleted, too old, or never was."""
+        return None if turn_id.startswith(f"{CONVERSATION}_") else self.kept(owner, turn_id)
+
+    def kept(self, owner: str, turn_id: str) -> Turn | None:
+        """The same, of conversations too."""
         shown = "id = ? AND owner = ? AND alive AND created >= ?"
         return self._found(shown, turn_id, owner, self._oldest())
 
     def items(self, owner: str, item_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-        """Items by their ids, of the turns that `get` finds: of their input or their answer.
+        """Items by their ids, of conversations and of the turns that `get` finds: of their input or
+        their answer.
 
         Each is taken from the latest turn that has it, and each turn is read once.
         """
-        latest = self._db.execute(_LATEST, (owner, json.dumps([*item_ids]), self._oldest()))
-        found: dict[str, dict[str, Any]] = {}
+        wanted_of = (owner, json.dumps([*item_ids]), self._oldest())
+        latest = self.db.execute(_LATEST, wanted_of)
+        said = self.db.execute(_SAID, wanted_of)
+        found: dict[str, dict[str, Any]] = {name: json.loads(item) for name, item in said}
         for turn_id, group in groupby(latest.fetchall(), itemgetter(0)):
             wanted = {item_id for _, item_id, _ in group}
             if (turn := self.get(owner, turn_id)) is not None:
@@ -199,29 +221,29 @@ class TurnStore:
         return found[::-1]
 
     def delete(self, owner: str, turn_id: str) -> bool:
-        """Whether there was such a turn."""
-        if self.get(owner, turn_id) is None:
+        """Whether there was such a turn, or conversation."""
+        if self.kept(owner, turn_id) is None:
             return False
-        with self._db:
+        with self.db:
             self._bury(turn_id)
         return True
 
     def fail_open(self, failed: Callable[[str], str]) -> None:
         """Let `failed` rewrite the responses of turns that have not ended: nobody works on them."""
-        left = self._db.execute("SELECT response, id FROM turns WHERE NOT ended").fetchall()
+        left = self.db.execute("SELECT response, id FROM turns WHERE NOT ended").fetchall()
         end = "UPDATE turns SET ended = 1, response = ? WHERE id = ?"
-        with self._db:
-            self._db.executemany(end, [(failed(response), turn_id) for response, turn_id in left])
+        with self.db:
+            self.db.executemany(end, [(failed(response), turn_id) for response, turn_id in left])
 
     def _found(self, where: str, *values: object) -> Turn | None:
         sql = f"SELECT {_COLUMNS} FROM turns WHERE {where}"  # noqa: S608
-        row = self._db.execute(sql, values).fetchone()
+        row = self.db.execute(sql, values).fetchone()
         return None if row is None else Turn(*row)
 
     def _oldest(self) -> float:
-        return self._now() - self._limits.seconds
+        return self.now() - self.limits.seconds
 
-    def _make_room(self, worked_on: Collection[str]) -> None:
+    def make_room(self, worked_on: Collection[str]) -> None:
         """Bury what is too old, and then the oldest until the rest is within the limits.
 
         Each time the oldest of the owner that has the most, so that nobody takes others' place.
@@ -229,27 +251,27 @@ class TurnStore:
         """
         names = json.dumps(list(worked_on))
         old = f"SELECT id FROM turns WHERE {_IDLE} AND created < ? ORDER BY number"  # noqa: S608
-        for (turn_id,) in self._db.execute(old, (names, self._oldest())).fetchall():
+        for (turn_id,) in self.db.execute(old, (names, self._oldest())).fetchall():
             self._bury(turn_id)
-        self._keep_within("alive", self._limits.turns, names)
-        self._keep_within("size", self._limits.size, names)
+        self._keep_within("alive", self.limits.turns, names)
+        self._keep_within("size", self.limits.size, names)
 
     def _keep_within(self, column: str, most: int, names: str) -> None:
         """Bury until the column's sum is within a limit. Sums and orders are asked for once: to ask
         for each that goes would take time in proportion to all turns, and hold up all keys.
         """
-        (total,) = self._db.execute(f"SELECT COALESCE(SUM({column}), 0) FROM turns").fetchone()  # noqa: S608
+        (total,) = self.db.execute(f"SELECT COALESCE(SUM({column}), 0) FROM turns").fetchone()  # noqa: S608
         if total <= most:
             return
         sums = f"SELECT -SUM({column}), MIN(number), owner FROM turns GROUP BY owner"  # noqa: S608
-        owners = self._db.execute(sums).fetchall()
+        owners = self.db.execute(sums).fetchall()
         heapify(owners)
         idle: dict[str, Iterator[tuple[str]]] = {}
         while total > most and owners:
             minus, first, owner = owners[0]
             if owner not in idle:
                 of_owner = f"SELECT id FROM turns WHERE {_IDLE} AND owner = ? ORDER BY number"  # noqa: S608
-                idle[owner] = iter(self._db.execute(of_owner, (names, owner)).fetchall())
+                idle[owner] = iter(self.db.execute(of_owner, (names, owner)).fetchall())
             oldest = next(idle[owner], None)
             if oldest is None:
                 heappop(owners)
@@ -263,10 +285,10 @@ class TurnStore:
         """Let a turn be dead, and take away it and those before it that nothing continues. Returns
         the bytes of what went.
         """
-        self._db.execute("UPDATE turns SET alive = 0 WHERE id = ?", (turn_id,))
+        self.db.execute("UPDATE turns SET alive = 0 WHERE id = ?", (turn_id,))
         freed = 0
         while turn_id is not None:
-            gone = self._db.execute(
+            gone = self.db.execute(
                 "DELETE FROM turns WHERE id = :id AND NOT alive "
                 "AND NOT EXISTS (SELECT 1 FROM turns AS later WHERE later.parent = :id) "
                 "RETURNING parent, size",
@@ -306,12 +328,17 @@ class ResponseStore:
         self._thread.submit(self._turns.fail_open, failed).result()
 
     async def put(self, turn: Turn) -> bool:
-        return await self.call(TurnStore.put, turn, frozenset(self._tasks))
+        return await self.call(TurnStore.put, turn, self.worked_on)
+
+    @property
+    def worked_on(self) -> frozenset[str]:
+        """The ids of what is made in the background now."""
+        return frozenset(self._tasks)
 
     async def call(
         self, method: Callable[Concatenate[TurnStore, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call a method of the turns on their thread."""
+        """Call a method of the turns, or a function of them, on their thread."""
         loop = asyncio.get_running_loop()
         work = partial(method, self._turns, *args, **kwargs)
         return await loop.run_in_executor(self._thread, work)

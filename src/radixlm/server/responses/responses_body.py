@@ -207,6 +207,12 @@ Include = Literal[
 ]
 
 
+class ConversationPart(Body):
+    """The conversation that a response reads and adds to."""
+
+    id: str
+
+
 class ResponseBody(TokenFields, CacheParams):
     """POST /v1/responses. Null is the default. Sampling that OpenAI does not have is vLLM's.
 
@@ -217,7 +223,7 @@ class ResponseBody(TokenFields, CacheParams):
     # limit is of calls to tools that run on the server, and there are none.
     no_ops = frozenset({"client_metadata", "max_tool_calls"})
     not_yet: ClassVar[NotYet] = {
-        **dict.fromkeys(("access_programs", "conversation", "image", "moderation", "prompt"), ()),
+        **dict.fromkeys(("access_programs", "image", "moderation", "prompt"), ()),
         "context_management": ([],),
     }
 
@@ -225,6 +231,7 @@ class ResponseBody(TokenFields, CacheParams):
     input: str | ListOf[AnyItem] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: str | ConversationPart | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=MAX_OUTPUT_TOKENS)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     text: TextConfig | None = None
@@ -250,12 +257,20 @@ class ResponseBody(TokenFields, CacheParams):
     def stores(self) -> bool:
         return self.store is not False
 
+    @property
+    def in_conversation(self) -> str | None:
+        """The id of its conversation."""
+        named = self.conversation
+        return named.id if isinstance(named, ConversationPart) else named
+
     def includes(self, what: Include) -> bool:
         return what in (self.include or ())
 
     def check(self) -> None:
         """Raise InvalidRequestError for fields that do not go together."""
-        if self.input is None and self.previous_response_id is None:
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise wrong("conversation", "is not possible together with previous_response_id")
+        if self.input is None and self.previous_response_id is None and self.conversation is None:
             raise wrong("input", "is missing")
         if self.background and not self.stores:
             raise wrong("background", "needs store to be true: its answer is fetched later")
@@ -279,9 +294,34 @@ class RetrieveQuery(Body):
 
 
 class ItemsQuery(Body):
-    """GET /v1/responses/{response_id}/input_items."""
+    """GET /v1/responses/{response_id}/input_items, and the items of a conversation."""
 
     include: ListOf[Include] | None = None
     after: str | None = None
     limit: Annotated[int, Field(ge=1, le=100), DIGITS] = 20
     order: Literal["asc", "desc"] = "desc"
+
+
+class ConversationBody(Body):
+    """POST /v1/conversations. Source: https://platform.openai.com/docs/api-reference/conversations."""
+
+    items: ListOf[AnyItem] | None = None
+    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None = None
+
+
+class ConversationUpdate(Body):
+    """POST /v1/conversations/{conversation_id}: the metadata that it has from now on."""
+
+    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None
+
+
+class ItemsBody(Body):
+    """POST /v1/conversations/{conversation_id}/items."""
+
+    items: Annotated[ListOf[AnyItem], Field(min_length=1)]
+
+
+class IncludeQuery(Body):
+    """A query of items: whatever is included is what is stored of one."""
+
+    include: ListOf[Include] | None = None

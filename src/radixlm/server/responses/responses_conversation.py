@@ -60,13 +60,14 @@ def conversation_of(
 ) -> Conversation:
     """The conversation that the model reads. Raises InvalidRequestError that names the field.
 
-    earlier: the items of the turns before.
+    earlier: the items of the turns before, or of its conversation.
     """
     items = _Items(body.prompt_cache_options)
     if body.instructions is not None:
         items.thread.begin("system", content=body.instructions)
+    before = "previous_response_id" if body.conversation is None else "conversation"
     for item in earlier:
-        items.add(item, "previous_response_id")
+        items.add(item, before)
     for place, item in enumerate(items_of(body)):
         items.add(item, f"input[{place}]")
     if not len(items.thread):

@@ -23,6 +23,7 @@ from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task_of
 from radixlm.server.pipeline.generation import Generation, run
 from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
+from radixlm.server.responses import conversation_store as conversations
 from radixlm.server.responses import responses_body as bodies
 from radixlm.server.responses import responses_conversation as chats
 from radixlm.server.responses import responses_wire as wire
@@ -148,15 +149,19 @@ async def list_input_items(
         if not places:
             raise wrong("after", f"{query.after!r:.80} is the id of none of these items")
         found = found[places[0] + 1 :]
-    page = found[: query.limit]
-    listed: wire.InputItems = {
+    return JSONResponse(items_page(found, query.limit))
+
+
+def items_page(found: list[Json], limit: int) -> wire.InputItems:
+    """The first of the items that were found, as a page of them."""
+    page = found[:limit]
+    return {
         "object": "list",
         "data": page,
         "first_id": page[0]["id"] if page else None,
         "last_id": page[-1]["id"] if page else None,
         "has_more": len(found) > len(page),
     }
-    return JSONResponse(listed)
 
 
 async def _make(service: Service, generation: Generation, writer: ResponseWriter) -> None:
@@ -184,10 +189,11 @@ async def _make(service: Service, generation: Generation, writer: ResponseWriter
 
 def stored_items(body: bodies.ResponseBody) -> list[Json]:
     """`input` as items that say all of themselves, each with an id."""
-    return [_stored_item(item) for item in chats.items_of(body)]
+    return [stored_item(item) for item in chats.items_of(body)]
 
 
-def _stored_item(item: bodies.AnyItem) -> Json:
+def stored_item(item: bodies.AnyItem) -> Json:
+    """An item that says all of itself, with an id."""
     stored: Json = {"id": chats.new_item_id(item.type), "status": "completed"}
     stored |= item.model_dump(exclude_none=True)
     if item.type == "message":
@@ -218,14 +224,21 @@ async def _stored(request: Request, response_id: str) -> Turn:
 async def response_task(
     service: Service, store: ResponseStore, body: bodies.ResponseBody, tenant: str
 ) -> tuple[ChatTask, bodies.ResponseBody]:
-    """The task of a body, with the items that it refers to and the turns that it continues; and the
-    body with these items in it.
+    """The task of a body, with the items that it refers to and what it continues; and the body with
+    these items in it.
 
     Raises InvalidRequestError that names the field.
     """
-    body = await _resolved(store, body, tenant)
-    turns = await _turns_before(store, body, tenant)
-    return await asyncio.to_thread(_task, service, body, turns, tenant), body
+    items = await resolved(store, chats.items_of(body), tenant, "input")
+    body = body if items is None else body.model_copy(update={"input": items})
+    before: Callable[[], list[bodies.AnyItem]]
+    if (named := body.in_conversation) is None:
+        before = partial(_items_of, await _turns_before(store, body, tenant))
+    else:
+        if await store.call(conversations.get, tenant, named) is None:
+            raise no_conversation(named, "conversation")
+        before = partial(_items_said, await store.call(conversations.said, named))
+    return await asyncio.to_thread(_task, service, body, before, tenant), body
 
 
 async def _turns_before(store: ResponseStore, body: bodies.ResponseBody, tenant: str) -> list[Turn]:
@@ -238,21 +251,24 @@ async def _turns_before(store: ResponseStore, body: bodies.ResponseBody, tenant:
     turns = await store.call(TurnStore.conversation, tenant, previous)
     if not turns:
         raise not_found(previous, "previous_response_id")
-    status = (await asyncio.to_thread(json.loads, turns[-1].response))["status"]
+    last = await asyncio.to_thread(json.loads, turns[-1].response)
+    if last.get("conversation"):
+        reason = f"the response {previous} is of a conversation: name that, {last['conversation']}"
+        raise InvalidRequestError(reason, param="previous_response_id")
+    status = last["status"]
     if status not in ("completed", "incomplete"):
         reason = f"the response {previous} is {status}, so it can not be continued"
         raise InvalidRequestError(reason, param="previous_response_id")
     return turns
 
 
-async def _resolved(
-    store: ResponseStore, body: bodies.ResponseBody, tenant: str
-) -> bodies.ResponseBody:
-    """The body with the items that it refers to. Raises NotFoundError."""
-    items = chats.items_of(body)
+async def resolved(
+    store: ResponseStore, items: list[bodies.AnyItem], tenant: str, field: str
+) -> list[bodies.AnyItem] | None:
+    """The items of a field with those that they refer to, where they do. Raises NotFoundError."""
     wanted = {item.id for item in items if isinstance(item, bodies.ReferenceItem)}
     if not wanted:
-        return body
+        return None
     stored = await store.call(TurnStore.items, tenant, wanted)
     # However often it is referred to, an item is there once: a few bytes name a megabyte.
     parsed = await asyncio.to_thread(_ITEMS.validate_python, [*stored.values()])
@@ -263,10 +279,10 @@ async def _resolved(
                 raise NotFoundError(
                     f"Item with id {item.id!r:.80} not found. Items are not persisted when `store` "
                     "is set to false, or were too old or too many to be kept; send the item itself",
-                    param=f"input[{place}].id",
+                    param=f"{field}[{place}].id",
                 )
             items[place] = known[item.id]
-    return body.model_copy(update={"input": items})
+    return items
 
 
 def not_found(response_id: str, param: str) -> NotFoundError:
@@ -278,17 +294,31 @@ def not_found(response_id: str, param: str) -> NotFoundError:
     )
 
 
+def no_conversation(conversation: str, param: str) -> NotFoundError:
+    """The error where no such conversation is kept. param: the field that names it."""
+    return NotFoundError(
+        f"Conversation with id {conversation!r:.80} not found: it never was, was deleted, or was "
+        "too old or one too many to be kept",
+        param=param,
+    )
+
+
 @not_too_deep()
 def _task(
-    service: Service, body: bodies.ResponseBody, turns: Sequence[Turn], tenant: str
+    service: Service,
+    body: bodies.ResponseBody,
+    before: Callable[[], list[bodies.AnyItem]],
+    tenant: str,
 ) -> ChatTask:
     """Render and tokenize. Takes time in proportion to the conversation: call it off the event
-    loop. turns: those before. Raises InvalidRequestError that names the field.
+    loop. before: makes the items of what it continues.
+
+    Raises InvalidRequestError that names the field.
     """
     service.check_model(body.model)
     with in_callers_words(chats.NAMES):
         params, use = chats.params_of(body, service.sampling_defaults), chats.use_of(body)
-        chat = chats.conversation_of(body, _items_of(turns))
+        chat = chats.conversation_of(body, before())
         whose = (tenant, *service.namespace_of(body))
         prompt_of = partial(chat_prompt, service, whose=whose)
         if body.truncation == "auto":
@@ -310,13 +340,23 @@ def _items_of(turns: Sequence[Turn]) -> list[bodies.AnyItem]:
     for turn in turns:
         output = json.loads(turn.response)["output"]
         items += _ITEMS.validate_json(turn.input) + _ITEMS.validate_python(output)
-        if len(items) > MAX_OBJECTS:
-            raise InvalidRequestError(
-                f"the conversation before has more than {MAX_OBJECTS} items; begin a new one with "
-                "what is still needed of it",
-                param="previous_response_id",
-            )
+        _check_count(len(items), "previous_response_id")
     return items
+
+
+def _items_said(said: Sequence[str]) -> list[bodies.AnyItem]:
+    """The items of a conversation, at most as many as a body may hold."""
+    _check_count(len(said), "conversation")
+    return _ITEMS.validate_json(f"[{','.join(said)}]")
+
+
+def _check_count(items: int, param: str) -> None:
+    if items > MAX_OBJECTS:
+        raise InvalidRequestError(
+            f"the conversation before has more than {MAX_OBJECTS} items; begin a new one with what "
+            "is still needed of it",
+            param=param,
+        )
 
 
 def _cut_to_fit(

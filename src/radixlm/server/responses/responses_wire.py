@@ -119,13 +119,19 @@ class CacheOptions(TypedDict):
 Outcome = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
+class ConversationName(TypedDict):
+    id: str
+
+
 class ResponseObject(CacheReported):
-    """created_at, completed_at: in seconds since 1970. Fields of the request are as it was run."""
+    """created_at, completed_at: in seconds since 1970. conversation: to which what was said was, or
+    is still to be, added. Fields of the request are as it was run."""
 
     id: str
     object: Literal["response"]
     created_at: int
     completed_at: int | None
+    conversation: ConversationName | None
     status: Outcome
     background: bool
     error: ResponseFailure | None
@@ -267,4 +273,19 @@ class InputItems(TypedDict):
 class Deleted(TypedDict):
     id: str
     object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ConversationObject(TypedDict):
+    """created_at: in seconds since 1970."""
+
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class ConversationDeleted(TypedDict):
+    id: str
+    object: Literal["conversation.deleted"]
     deleted: Literal[True]

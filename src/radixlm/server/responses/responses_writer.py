@@ -22,6 +22,7 @@ from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.generation import reported
 from radixlm.server.pipeline.service import Service
+from radixlm.server.responses import conversation_store as conversations
 from radixlm.server.responses import responses_body as bodies
 from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.response_store import ResponseStore, Turn
@@ -172,6 +173,7 @@ class ResponseWriter:
         params = self._generation.params
         with_logprobs = params.logprobs is not None
         self._texts = TokenTexts(tokenizer, params, chat.prompt.key) if with_logprobs else None
+        self._given, self._conversation = input_items, body.in_conversation
         self._input = json.dumps(input_items, ensure_ascii=False)
         self._writer = ItemWriter(
             self._write, seals=body.includes(bodies.ENCRYPTED), names=callers_names(body.tools)
@@ -205,9 +207,20 @@ class ResponseWriter:
         if self.status == "completed":
             self._completed_at = int(time.time())
         self._writer.finish("completed" if self.status == "completed" else "incomplete")
+        await self._say()
         await self.store()
         self._write_whole(_LAST.get(self.status, "response.incomplete"))
         return self._new_events()
+
+    async def _say(self) -> None:
+        """Add what was said to the conversation, if it is there still and has room."""
+        if self._conversation is not None and self.status != "cancelled":
+            store, owner = self._store, self._generation.tenant
+            said = [*self._given, *self._writer.items]
+            added = await store.call(
+                conversations.add, owner, self._conversation, said, store.worked_on
+            )
+            self._conversation = None if added is None else self._conversation
 
     def whole(self) -> bytes:
         return compact(self.response())
@@ -256,6 +269,7 @@ class ResponseWriter:
             "object": "response",
             "created_at": self._created,
             "completed_at": self._completed_at,
+            "conversation": self._conversation and {"id": self._conversation},
             "status": self.status,
             "background": bool(body.background),
             "error": None if self._error is None else _failure(self._error),

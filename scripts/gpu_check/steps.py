@@ -80,4 +80,4 @@ def runner_for(
     shape = config.n_layers, step.tokens, config.n_kv_heads, config.head_dim
     pool = pool or KVPool(*shape, torch.bfloat16, device)
     table = ReqToTokenPool(step.rows, step.before + step.new, device)
-    return ModelRunner(model, pool, table, device, record=record_for(model, device))
+    return ModelRunner(model, pool, table, device, record=record_for(model, pool))

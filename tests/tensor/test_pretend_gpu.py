@@ -16,6 +16,7 @@ import torch
 from radixlm.assembly.chosen import chosen, reached_of
 from radixlm.assembly.loading import make_model
 from radixlm.assembly.pool_sizes import make_memory
+from radixlm.assembly.state_slots import States
 from radixlm.assembly.windows import Windows
 from radixlm.cache import make_policy
 from radixlm.core.config import EngineConfig
@@ -26,6 +27,7 @@ from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
 from radixlm.engine.wiring import make_cache, make_core
 from radixlm.formats.model_files import ModelFile, files_of
+from radixlm.memory.pools import KVPool
 from radixlm.models import CausalLM, load_model, open_checkpoint
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
 from radixlm.runner import ModelRunner
@@ -57,6 +59,8 @@ class Served(NamedTuple):
     model: object
     core: EngineCore
     shelf: AdapterShelf
+    runner: ModelRunner
+    pool: KVPool
 
     def answers(self, requests: Sequence[GenerateRequest]) -> dict[str, RequestOutput]:
         """All in the same steps; again, with what is cached by then."""
@@ -78,19 +82,23 @@ def serve(
     files, described, _, dtype = chosen(config)
     model = make_model(config, files, reached_of(config, described), dtype, device, progress=False)
     windows = Windows.of(config, model.config)
+    states = States.of(config, model.config, dtype, 1 << 20, device)
     cache = make_cache(
         config,
         make_policy("lru"),
         CAPACITY,
         0,
         windows=windows.size(config, CAPACITY),
+        states=states.capacity,
     )
     sizes = CAPACITY, 400, windows.in_pool(cache.windows)
     pool, table = make_memory(config, model.config, *sizes, dtype, device)
     shelf = AdapterShelf(model)
-    runner = ModelRunner(model, pool, table, device, adapters=shelf, record=record)
+    parts = {"adapters": shelf, "states": states.pool(), "record": record}
+    runner = ModelRunner(model, pool, table, device, **parts)
     masks = MaskFiller(described.vocab_size)
-    return Served(model, make_core(config, cache, runner, byte_tokenizer(), masks=masks), shelf)
+    core = make_core(config, cache, runner, byte_tokenizer(), masks=masks)
+    return Served(model, core, shelf, runner, pool)
 
 
 def asked(

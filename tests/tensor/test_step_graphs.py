@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from radixlm.memory.staging import NoPlaceError, staging_for
-from radixlm.models import CausalLM, PlainCheckpoint, load_config, load_model
-from radixlm.runner.step_graphs import FixedMemory, record_for
+from radixlm.models import CausalLM
+from radixlm.runner.step_graphs import FixedMemory, record_for, why_eager
 from radixlm.testing.reference import make_checkpoint
 from tests.pretend_gpu import Counts, PretendGpu, with_kernels
 from tests.tensor.test_pretend_gpu import (
@@ -91,26 +91,31 @@ def test_numbers_lie_where_the_last_step_s_lay(gpu: PretendGpu) -> None:
 
 
 def test_no_other_device_records(tmp_path: Path) -> None:
-    assert record_for(object(), torch.device("cuda")) is None
     served = serve(make_checkpoint(tmp_path / "m", "llama"), CPU)
-    assert record_for(served.model, CPU) is None
+    assert record_for(served.model, served.pool) is None
+    assert why_eager(object(), served.pool) == ("transformers' modules",)
 
 
 @pytest.mark.parametrize(
-    ("family", "known"),
-    [("llama", True), ("gemma3_text", True), ("mixtral", False), ("lfm2", False)],
+    ("family", "reasons"),
+    [
+        ("llama", ()),
+        ("gemma3_text", ()),
+        ("mixtral", ("experts",)),
+        ("lfm2", ("states",)),
+        ("gemma4_text", ("experts", "heads of several shapes")),
+        ("deepseek_v2", ("experts", "latents")),
+    ],
 )
 def test_a_model_whose_calls_depend_on_its_tokens_is_not_recorded(
-    tmp_path: Path, family: str, known: bool
+    tmp_path: Path, family: str, reasons: tuple[str, ...]
 ) -> None:
     """Experts, states; and draft heads: they read what a step's own calls have taken for them."""
-    folder = make_checkpoint(tmp_path / "m", family)
-    checkpoint, config = PlainCheckpoint(folder), load_config(folder)
-    model = load_model(checkpoint, config, dtype=torch.float32, device=CPU, progress=False)
-    assert isinstance(model, CausalLM)
-    assert model.is_recordable == known
-    model.take((0,))
-    assert not model.is_recordable
+    served = serve(make_checkpoint(tmp_path / "m", family), CPU)
+    assert isinstance(served.model, CausalLM)
+    assert why_eager(served.model, served.pool) == reasons
+    served.model.take((0,))
+    assert "a draft head" in why_eager(served.model, served.pool)
 
 
 def requests(count: int, **params: object) -> list:

@@ -252,7 +252,7 @@ def _runner(
         states=states,
         swap=swap,
         head=head,
-        record=None if config.disable_cuda_graph else record_for(model, pool.device),
+        record=None if config.disable_cuda_graph else record_for(model, pool),
     )
     return runner, adapters
 

@@ -62,7 +62,7 @@ _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
 # Of parts of contexts, in float32: where tokens would have more, contexts are not cut.
 _PARTS_BYTES = 64 << 20
 # Of kernels in Triton.
-_LARGEST_HEAD = 256
+LARGEST_HEAD = 256
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
@@ -363,7 +363,7 @@ def _of_any_device(
     """Torch's, or on a GPU the one whose kernels are Triton's, if that is there (it comes with
     torch for CUDA) and heads are not too large.
     """
-    if pool.head_dim > _LARGEST_HEAD or not has_kernels(pool.device.type):
+    if pool.head_dim > LARGEST_HEAD or not has_kernels(pool.device.type):
         return TorchBackend(pool, n_heads, windows=windows, cap=cap)
     module = importlib.import_module("radixlm.attention.gpu_backend")
     made: AttentionBackend = module.GpuBackend(pool, n_heads, windows=windows, cap=cap)

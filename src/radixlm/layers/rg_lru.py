@@ -73,7 +73,7 @@ class RgLru(StateLayer):
         taken, recurrent = (self._gate(values, *its) for its in self.gates.values())
         decay = recurrent.mul_(functional.softplus(self.rate)).mul_(-_SHARPNESS)
         added = (1 - (2 * decay).exp()).sqrt_()
-        added[states.starts] = 1.0
+        added.index_fill_(0, states.starts, 1.0)
         values = (values * taken)[..., None]
         one = torch.ones_like(values)
         inputs = ScanInputs(one, one, values, decay, added)

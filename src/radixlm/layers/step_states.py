@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from radixlm.kernels.vectors import inner, over_rows, words
 NOWHERE: Final = -1
 # Of the table of parts: first, stop, slot, copy, and the part that goes on; 0: none does.
 _COLUMNS: Final = 5
+Put: TypeAlias = Callable[[npt.NDArray[np.int64]], Tensor]
 
 
 class StateRow(NamedTuple):
@@ -57,21 +60,28 @@ class StepStates:
     conv: of each layer (slots, width - 1, channels), of the model's type. matrices: of each layer
     (slots, *matrix) float32. Layers without a state have none. table: (parts, 5) int64; the
     first are those with which the `rows` begin, of most tokens first. longer: parts of rows with
-    several tokens, or a copy, in order. starts: first tokens of requests. single: (n,) int64 tokens
-    of the other rows; slots: (n,) int64 of their states.
+    several tokens, or a copy, in order. starts: (n,) int64 first tokens of requests. single: (n,)
+    int64 tokens of the other rows; slots: (n,) int64 of their states. put: sends
+    numbers to where states are.
     """
 
     def __init__(
-        self, rows: Sequence[StateRow], conv: Sequence[Tensor], matrices: Sequence[Tensor]
+        self,
+        rows: Sequence[StateRow],
+        conv: Sequence[Tensor],
+        matrices: Sequence[Tensor],
+        put: Put | None = None,
     ) -> None:
         self.conv, self.matrices, self.rows = conv, matrices, len(rows)
-        self.starts = [row.first for row in rows if row.position == 0]
         ordered = sorted(rows, key=lambda row: (row.first - row.stop, not row.checkpoints))
         parts = [row.parts() for row in ordered]
         alone = sum(row.stop - row.first == 1 and not row.checkpoints for row in rows)
         self.longer = [part for its in parts[: len(rows) - alone] for part in its]
         device = conv[0].device if conv else None
-        table = torch.tensor(_table(parts), dtype=torch.int64, device=device)
+        put = put or (lambda numbers: torch.tensor(numbers, device=device))
+        starts = [row.first for row in rows if row.position == 0]
+        self.starts = put(np.array(starts, dtype=np.int64))
+        table = put(np.array(_table(parts), dtype=np.int64))
         self.table = table.view(-1, _COLUMNS)
         self.single, _, self.slots, *_ = self.table[len(rows) - alone : len(rows)].unbind(1)
         self._room = torch.empty(0)

@@ -13,7 +13,6 @@ from radixlm.attention.attend import Attend
 from radixlm.attention.backends import CpuAttention
 from radixlm.core.errors import CheckpointError
 from radixlm.layers.expansion import Expansion
-from radixlm.layers.experts import ExpertMLP
 from radixlm.layers.few_tokens import ANYWHERE, MOST_TOKENS, FewTokens, StepBuffers
 from radixlm.layers.layer_inputs import LayerInputs
 from radixlm.layers.linear import Linear, LMHead, Quantize, TokenEmbedding
@@ -158,12 +157,18 @@ class CausalLM:
             self._few_tokens = FewTokens(sizes, self._options)
 
     @property
-    def is_recordable(self) -> bool:
-        """Whether its calls are the same whatever tokens there are: experts are chosen by the host,
-        states are taken row by row, and a draft head reads what calls of the step have taken.
+    def on_host(self) -> tuple[str, ...]:
+        """Name what makes its calls others for other tokens: experts are chosen by the host, states
+        are taken row by row, ranks wait for each other, and a draft head reads what calls of the
+        step have taken.
         """
-        free = (isinstance(its.mlp, ExpertMLP) or its.state is not None for its in self.layers)
-        return self._split is None and self._taken is None and not any(free)
+        parts = {
+            "experts": any(layer.has_experts for layer in self.layers),
+            "states": any(layer.state is not None for layer in self.layers),
+            "ranks": self._split is not None,
+            "a draft head": self._taken is not None,
+        }
+        return tuple(name for name, there in parts.items() if there)
 
     def take(self, layers: Sequence[int]) -> TakenStates:
         """Take in each step from now on what tokens are after these layers. Once."""

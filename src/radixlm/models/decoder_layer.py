@@ -194,6 +194,11 @@ class DecoderLayer:
         self._parallel = traits.parallel
 
     @property
+    def has_experts(self) -> bool:
+        """Whether tokens choose some of many MLPs."""
+        return self.beside is not None or isinstance(self.mlp, ExpertMLP)
+
+    @property
     def is_compiled(self) -> bool:
         """Whether it is nothing but calls of workers, attention left out."""
         norms = (self.attention_norm, self.mlp_norm, self.after_attention, self.after_mlp)

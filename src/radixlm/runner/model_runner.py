@@ -264,7 +264,7 @@ class ModelRunner:
             self._kv_pool.move(batch.windows, staging)
         plan = make_plan(parts, self._backend.sharing)
         memory = None if self._graphs is None else self._graphs.memory(batch.n_tokens)
-        if memory is not None and self._is_recordable(batch):
+        if memory is not None and self.is_recordable(batch):
             with suppress(NoPlaceError):
                 memory.begin()
                 made = self._laid_out(batch, plan, memory)
@@ -278,8 +278,10 @@ class ModelRunner:
         attend = self._backend.prepare(plan, table, forward.slots, sending)
         return _Planned(forward, plan, attend, sending)
 
-    def _is_recordable(self, batch: ScheduledBatch) -> bool:
-        """Adapters are of a step; states of pooled rows are read besides logits."""
+    def is_recordable(self, batch: ScheduledBatch) -> bool:
+        """Whether it may be a recorded step, where the model's are: adapters are of a step, and
+        states of pooled rows are read besides logits.
+        """
         if any(row.request.pooled for row in batch.rows):
             return False
         return self._adapters is None or not self._adapters.of_step(batch.parts)
@@ -292,6 +294,7 @@ class ModelRunner:
             normed = None
         forward = planned.forward
         adapted = None if self._adapters is None else self._adapters.of_step(batch.parts)
+        states = self._states_of(batch)
         with torch.cuda.device_of(self._req_to_token.table):  # where Triton launches
             self._staging.send()
             work = partial(
@@ -301,7 +304,7 @@ class ModelRunner:
                 planned.attend,
                 forward.logit_rows,
                 adapted,
-                self._states_of(batch),
+                states,
                 normed,
             )
             if self._graphs is not None and isinstance(planned.sending, FixedMemory):
@@ -321,7 +324,7 @@ class ModelRunner:
             for end, row in zip(ends, batch.rows, strict=True)
             if row.state is not None
         ]
-        return StepStates(rows, pool.conv, pool.matrices)
+        return StepStates(rows, pool.conv, pool.matrices, self._staging.put)
 
     def _bytes_read(self, plan: AttentionPlan) -> int:
         """The bytes of keys and values that are read, in all layers."""

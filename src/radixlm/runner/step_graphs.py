@@ -7,6 +7,7 @@ a recorded step                    everything from the embedding to the logits
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -16,9 +17,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from radixlm.attention.backends import LARGEST_HEAD
+from radixlm.memory.pools import KVPool
 from radixlm.memory.staging import NoPlaceError, Sending
 from radixlm.models.decoder import CausalLM
 
+_logger = logging.getLogger(__name__)
 # Takes work, and gives what does it again where it was done, without its host's part.
 Record: TypeAlias = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -122,7 +126,25 @@ class CudaRecorder:
         return again
 
 
-def record_for(model: object, device: torch.device) -> Record | None:
-    """Make what records this model's steps there; None: they can not be."""
-    known = isinstance(model, CausalLM) and model.is_recordable
-    return CudaRecorder() if known and device.type == "cuda" else None
+def why_eager(model: object, pool: KVPool) -> tuple[str, ...]:
+    """Name what keeps a model's steps from being recorded; empty: nothing does."""
+    if not isinstance(model, CausalLM):
+        return ("transformers' modules",)
+    heads = {shape[:2] for shape in pool.shapes if shape.n_kv_heads}
+    ours = {  # of attention, which is torch's there
+        "latents": bool(model.expansions),
+        "heads of several shapes": len(heads) > 1,
+        f"heads of more than {LARGEST_HEAD}": any(size > LARGEST_HEAD for _, size in heads),
+        "no attention": not heads,
+    }
+    return (*model.on_host, *(name for name, there in ours.items() if there))
+
+
+def record_for(model: object, pool: KVPool) -> Record | None:
+    """Make what records this model's steps where its pool is; None: they can not be."""
+    if pool.device.type != "cuda":
+        return None
+    if reasons := why_eager(model, pool):
+        _logger.info("Steps are not recorded as CUDA graphs, for: %s", ", ".join(reasons))
+        return None
+    return CudaRecorder()

@@ -48,7 +48,8 @@ DTYPES = [(torch.float32, 5e-6), (torch.bfloat16, 3e-2)]
 @pytest.fixture(scope="module", autouse=True)
 def interpreted() -> None:
     """Triton looks for this while it is imported, and when a kernel is made."""
-    assert "triton" not in sys.modules or "TRITON_INTERPRET" in os.environ
+    if "triton" in sys.modules and "TRITON_INTERPRET" not in os.environ:
+        pytest.skip("Triton was imported without its interpreter: make gpu-kernels")
     os.environ["TRITON_INTERPRET"] = "1"
 
 

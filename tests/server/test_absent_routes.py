@@ -110,7 +110,7 @@ def test_a_wrong_method_is_answered_with_the_right_ones(fake, method, path, meth
 def test_a_path_below_a_root_is_found():
     engine, _ = fake_engine()
     client = Client(engine, root_path="/llm")
-    assert refused(client.post("/v1/rerank"), 404)["code"] == "unsupported_route"
+    assert refused(client.post("/v1/moderations"), 404)["code"] == "unsupported_route"
     assert "use POST /v1/completions" in refused(client.post("/completions"), 404)["message"]
     asyncio.run(engine.close())
 

@@ -35,6 +35,13 @@ VARIED = (
     "POST /v1/messages",
     "POST /v1/messages/count_tokens",
     "POST /v1/embeddings",
+    "POST /v1/score",
+    "POST /v1/rerank",
+    "POST /v1/classify",
+    "POST /score",
+    "POST /rerank",
+    "POST /v2/rerank",
+    "POST /classify",
     "POST /api/chat",
     "POST /api/generate",
     "POST /api/embed",
@@ -69,6 +76,10 @@ LONG = {
     "POST /tokenize",
     "POST /detokenize",
     "PUT /generate",
+    "POST /score",
+    "POST /rerank",
+    "POST /v2/rerank",
+    "POST /classify",
 }
 
 

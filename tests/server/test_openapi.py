@@ -19,6 +19,11 @@ BODIES = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2},
     "/v1/completions": {"prompt": "hello"},
     "/v1/embeddings": {"input": "hello"},
+    "/v1/score": {"text_1": "hello", "text_2": "there"},
+    "/score": {"queries": "hello", "documents": ["there"]},
+    "/v1/rerank": {"query": "hello", "documents": ["there"]},
+    "/rerank": {"query": "hello", "documents": ["there"]},
+    "/v2/rerank": {"query": "hello", "documents": [{"text": "there"}]},
     "/v1/responses": {"input": "hello", "max_output_tokens": 2},
     "/v1/responses/input_tokens": {"input": "hello"},
     "/v1/conversations": {"items": [{"role": "user", "content": "hi"}]},
@@ -58,6 +63,8 @@ OF_CONVERSATIONS = {
     "/v1/conversations/{conversation_id}",
     "/v1/conversations/{conversation_id}/items",
 }
+# They need a classifier's head.
+OF_CLASSIFIERS = {"/classify", "/v1/classify"}
 # They need a file that was uploaded.
 OF_FILES = {"/v1/files", "/v1/batches"}
 
@@ -115,7 +122,9 @@ def test_every_pattern_is_one(document):
 
 def test_the_examples_are_answered(fake, document):
     tried = 0
-    for path in document["paths"].keys() - OF_ADAPTERS - OF_FILES - OF_CONVERSATIONS:
+    for path in (
+        document["paths"].keys() - OF_ADAPTERS - OF_FILES - OF_CONVERSATIONS - OF_CLASSIFIERS
+    ):
         item = document["paths"][path]
         for method in ("post", "put"):
             for media in values(item.get(method, {}).get("requestBody", {}), "application/json"):
@@ -127,7 +136,7 @@ def test_the_examples_are_answered(fake, document):
 
 def test_bodies_without_a_schema_are_none(document):
     bodies = {path for path, item in document["paths"].items() if list(values(item, "requestBody"))}
-    assert bodies == BODIES.keys() | OF_ADAPTERS | OF_FILES | OF_CONVERSATIONS
+    assert bodies == BODIES.keys() | OF_ADAPTERS | OF_FILES | OF_CONVERSATIONS | OF_CLASSIFIERS
 
 
 @pytest.mark.parametrize(
@@ -313,6 +322,7 @@ def test_fields_without_effect_are_told_where_they_are_taken(fake, document):
     }
     assert taken == {
         *("ChatBody", "CompletionBody", "EmbeddingsBody"),
+        *("ScoreBody", "RerankBody", "ClassifyBody"),
         *("ExplainChat", "ExplainCompletion"),
     }
 

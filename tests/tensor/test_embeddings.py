@@ -72,6 +72,32 @@ def test_they_are_those_of_transformers(
         assert one.prompt_tokens == 60
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"disable_radix_cache": True}, {"page_size": 16}, {"chunked_prefill_size": 7}],
+    ids=["on", "off", "page16", "chunked"],
+)
+@pytest.mark.parametrize("mode", ["mean_tokens", "cls_token"])
+def test_means_and_first_tokens_are_those_of_transformers(
+    tmp_path: Path, mode: str, flags: dict[str, Any]
+) -> None:
+    made = write_random_checkpoint("tiny", tmp_path / "tiny", dtype="float32")
+    write_modules(made, mode)
+    model = transformers.AutoModel.from_pretrained(str(made), dtype=torch.float32)
+    with Engine(str(made), dtype="float32", kv_tokens=2_000, **flags) as engine:
+        engine.generate(PROMPTS[0])  # what is cached is of no use
+        together, again = engine.embed(PROMPTS), engine.embed(PROMPTS)
+        assert engine.stats().kv_private == 0
+    for prompt, one, other in zip(PROMPTS, together, again, strict=True):
+        with torch.inference_mode():
+            states = model(torch.tensor([prompt])).last_hidden_state[0]
+        known = (states.mean(0) if mode == "mean_tokens" else states[0]).numpy()
+        known /= np.linalg.norm(known)
+        assert one.embedding @ known >= 0.99999
+        assert other.embedding @ known >= 0.99999
+        assert one.cached_tokens == 0
+
+
 def test_what_they_share_is_computed_once(folder: Path) -> None:
     with Engine(str(folder), dtype="float32", kv_tokens=2_000) as engine:
         made = engine.embed(PROMPTS)
@@ -100,7 +126,7 @@ def test_a_prompt_of_the_model_s_goes_before_the_text(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "more", "reason"),
     [
-        ("mean_tokens", (), "pools by pooling_mode_mean_tokens"),
+        ("max_tokens", (), "pools by max_tokens"),
         ("lasttoken", ({"type": "sentence_transformers.models.Dense", "path": "3"},), "Dense"),
     ],
 )

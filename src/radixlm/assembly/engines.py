@@ -139,6 +139,7 @@ class Engine(_LocalEngine):
         for each. progress: show a bar on stderr. fields: of each request; priority counts under
         policies of that name. Raises InvalidRequestError before anything is run, EngineDeadError.
         """
+        self.info.scoring.check_answers()
         items = as_list(prompts)
         each = params_for(params, len(items))
         requests = [
@@ -166,7 +167,7 @@ class Engine(_LocalEngine):
         requests = [
             replace(
                 self.request(before + each if isinstance(each, str) else each, params, **fields),
-                pooled=True,
+                pooled=pooling.pooled,
             )
             for each in as_list(prompts)
         ]

@@ -22,6 +22,7 @@ from radixlm.assembly.places import open_places
 from radixlm.assembly.pool_sizes import default_tokens, make_memory
 from radixlm.assembly.rank_setup import BackgroundWorkers, ParallelRanks, start_ranks
 from radixlm.assembly.resolve import resolve_context, resolve_threads
+from radixlm.assembly.scorers import read_scorer
 from radixlm.assembly.state_slots import States
 from radixlm.assembly.store_facts import EngineFacts
 from radixlm.assembly.warming import warm_up
@@ -36,6 +37,7 @@ from radixlm.engine.loop import Inbound
 from radixlm.engine.wiring import make_cache, make_core, resolve_pin_budget
 from radixlm.formats.model_files import ModelFile, ModelFiles
 from radixlm.formats.pooling import Pooling, pooling_of
+from radixlm.formats.scoring import Scoring
 from radixlm.formats.weight_files import stamped
 from radixlm.kernels.jit import user_store
 from radixlm.kernels.openmp import team
@@ -86,7 +88,7 @@ class ModelInfo:
     kv_cache_dtype: what keys and values are kept in. quantization: what weights were made when they
     were loaded; empty: they are as they were stored. routed: it is one of several, or may be.
     tp_size: ranks; kv_bytes are those of all. mamba_slots: of states, and their bytes. pooling: how
-    an embedding is made.
+    an embedding is made. scoring: how texts are scored.
     """
 
     name: str
@@ -115,6 +117,7 @@ class ModelInfo:
     mamba_slots: int = 0
     mamba_bytes: int = 0
     pooling: Pooling = field(default_factory=Pooling)
+    scoring: Scoring = field(default_factory=Scoring)
     hidden_size: int = 0
 
 
@@ -166,9 +169,9 @@ def _load(
 ) -> Loaded:
     policy = make_policy(config.eviction_policy)
     files, model_config, device, dtype = chosen(config)
-    weights = stamped(files.weights())
-    context = resolve_context(config, model_config)
+    weights, context = stamped(files.weights()), resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
+    scoring, scorer = read_scorer(config, files, model_config, tokenizer)
     ranks = start_ranks(config, files, model_config, device, threads, undo)
     reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
     model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
@@ -201,7 +204,7 @@ def _load(
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
         kv_cache_dtype=_name(pool.keys[0].dtype),
-        **_as_flags_say(config) | _pooled(config, files, model_config),
+        **_as_flags_say(config) | _pooled(config, files, model_config, scoring),
         **states.described(),
         **places.described(),
     )
@@ -213,7 +216,7 @@ def _load(
         warm_up(partial(making, runner=runner), cache, processor, grammars)
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
-    core = making(cache, runner=runner, tiering=places.tiering)
+    core = making(cache, runner=runner, tiering=places.tiering, scorer=scorer)
     team().leave()  # from here on the engine's thread computes
     most = config.max_queued_requests
     beside = places if ranks is None else BackgroundWorkers(places, ranks, inbox)
@@ -267,10 +270,12 @@ def _as_flags_say(config: EngineConfig) -> dict[str, Any]:
     }
 
 
-def _pooled(config: EngineConfig, files: ModelFiles, model: ModelConfig) -> dict[str, Any]:
+def _pooled(
+    config: EngineConfig, files: ModelFiles, model: ModelConfig, scoring: Scoring
+) -> dict[str, Any]:
     """Fields of ModelInfo. Raises CheckpointError."""
     pooling = pooling_of(files, foreign=by_transformers(config, files))
-    return {"hidden_size": model.hidden_size, "pooling": pooling}
+    return {"hidden_size": model.hidden_size, "pooling": pooling, "scoring": scoring}
 
 
 def _name(dtype: torch.dtype) -> str:

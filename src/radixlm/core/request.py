@@ -102,6 +102,27 @@ class Hint(StrEnum):
 SHORT_SECONDS = 300.0
 
 
+class Pooled(StrEnum):
+    """A prompt's result that is wanted beside the first token of its answer: the state that the
+    model makes of its last token or its first, the mean of all tokens' states, or the scores that a
+    head makes of the last one.
+    """
+
+    NOTHING = "nothing"
+    LAST = "last"
+    FIRST = "first"
+    MEAN = "mean"
+    SCORES = "scores"
+
+    def __bool__(self) -> bool:
+        return self is not Pooled.NOTHING
+
+    @property
+    def anew(self) -> bool:
+        """Whether tokens before the last are needed, so that none may come from the cache."""
+        return self in (Pooled.FIRST, Pooled.MEAN)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GenerateRequest:
     """One prompt to be continued: the same value from the API to the scheduler.
@@ -110,8 +131,8 @@ class GenerateRequest:
     priority: higher is more important, to the schedule and the eviction policies of that name.
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
     hint: what is known of what comes after it. prediction: what much of its answer may be.
-    trace: W3C's headers, by which the span is named that it is part of. pooled: what the model
-    makes of the prompt's last token is wanted, beside the first token of the answer.
+    trace: W3C's headers, by which the span is named that it is part of. pooled: what is
+    wanted of the prompt beside the first token of the answer.
 
     Set by the engine's input processor: max_tokens, within the context and the pool; seed, so that
     a retracted request draws the same numbers again; stop_token_ids, with the end-of-sequence ids
@@ -132,7 +153,7 @@ class GenerateRequest:
     prediction: Key | None = None
     constraint: Constraint | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
-    pooled: bool = False
+    pooled: Pooled = Pooled.NOTHING
 
 
 class FinishReason(StrEnum):
@@ -178,7 +199,7 @@ class RequestOutput:
     On the output with the first token only: kept, its breakpoints that are kept now; miss, why no
     more of the prompt was cached; queued, seconds from its arrival until it was first admitted.
     Where another replica goes on with the answer, its first output has a miss of that one.
-    hidden: (width,) float32, of a pooled request the last token's state after the last norm.
+    hidden: (width,) float32, what a pooled request asked for: a state after the last norm, scores.
     pieces: of a joined one, the tokens and the characters of each output that is in it.
     """
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
@@ -14,6 +16,7 @@ from radixlm.core.errors import InvalidRequestError
 from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine.engine_stats import EngineStats
 from radixlm.engine.output_processor import OutputProcessor
+from radixlm.engine.pooled_states import PooledStates
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal, Watching
 from radixlm.scheduler import Counters, Scheduler
@@ -39,7 +42,7 @@ class EngineCore:
     tokenizer: None makes no text. masks: needed for requests with a grammar. jump_forward: see
     output_processor.AnswerState. journal: what the scheduler notes for viewers; without it they see
     no request come or go. tiering: where there is a store in host memory or on disk. stuck: nothing
-    can be computed before it reports.
+    can be computed before it reports. scorer: (labels, width), makes scores of a state.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class EngineCore:
         jump_forward: bool = True,
         journal: Journal | None = None,
         tiering: Tiering | None = None,
+        scorer: npt.NDArray[np.float32] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.cache = cache
@@ -62,6 +66,7 @@ class EngineCore:
         journal = Journal() if journal is None else journal
         self.watching = Watching(cache, scheduler, journal, cache.clock)
         self.tiering = tiering
+        self._pooled = PooledStates(scorer)
         self.stuck = False
         self._steps = 0
         self._kv_bytes_read = 0
@@ -87,6 +92,7 @@ class EngineCore:
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now; its last output, or None when it is not under way."""
         output = self.scheduler.abort(request_id)
+        self._pooled.drop(request_id)
         self.check_idle()
         return self.outputs.complete(output) if output else None
 
@@ -106,7 +112,8 @@ class EngineCore:
         self._kv_bytes_read += result.kv_bytes_read
         self._kv_bytes_of_rows += result.kv_bytes_of_rows
         self.check_idle()
-        return [self.outputs.complete(output) for output in _with_hidden(outputs, batch, result)]
+        self._pooled.take(batch, result)
+        return [self.outputs.complete(self._pooled.complete(output)) for output in outputs]
 
     def seconds_left(self) -> float | None:
         """The seconds until watchers or tiers want a turn; None while they do not."""
@@ -165,13 +172,3 @@ class EngineCore:
             **({} if self.tiering is None else self.tiering.figures()),
             **{name: each for of in self.cache.components for name, each in of.figures().items()},
         )
-
-
-def _with_hidden(
-    outputs: Iterable[RequestOutput], batch: ScheduledBatch, result: StepResult
-) -> Iterator[RequestOutput]:
-    """The outputs, those of pooled requests with the states that they asked for."""
-    names = {batch.rows[place].request.request_id: its for place, its in result.hidden.items()}
-    for output in outputs:
-        hidden = names.get(output.request_id)
-        yield output if hidden is None else replace(output, hidden=hidden)

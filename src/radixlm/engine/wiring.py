@@ -8,6 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from radixlm.cache import RadixCache
 from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSize
@@ -121,6 +124,7 @@ def make_core(
     tiering: MakeTiering | None = None,
     clock: Clock | None = None,
     short_length: int | None = None,
+    scorer: npt.NDArray[np.float32] | None = None,
 ) -> EngineCore:
     """See EngineCore. tiering: makes it, where there is a place beside the pool. short_length: see
     `Namespace.of_length`.
@@ -151,4 +155,5 @@ def make_core(
         jump_forward=not config.disable_jump_forward,
         journal=journal,
         tiering=tiers,
+        scorer=scorer,
     )

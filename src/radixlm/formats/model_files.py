@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from radixlm.core.errors import CheckpointError
+from radixlm.formats.classifiers import is_classifier
 from radixlm.formats.files import read_json_object
 from radixlm.formats.gguf_config import config_of
 from radixlm.formats.gguf_file import GGUFFile
@@ -46,7 +47,11 @@ class ModelFolder:
 
     @functools.cached_property
     def _config(self) -> Mapping[str, Any]:
-        config = text_config(self.whole_config())
+        whole = self.whole_config()
+        config = text_config(whole)
+        if is_classifier(whole):  # its own head stands beside; its decoder is as any other
+            config["tie_word_embeddings"] = True
+            config.pop("architectures", None)
         named = [config.get(name) for name in ("dtype", "torch_dtype")]
         if all(each in (None, "auto") for each in named):
             config |= {"dtype": main_dtype(self.path), "torch_dtype": None}

@@ -15,20 +15,26 @@ import numpy as np
 import numpy.typing as npt
 
 from radixlm.core.errors import CheckpointError, InvalidRequestError, wrong
+from radixlm.core.request import Pooled
 from radixlm.formats.files import read_bytes, read_json_object
-from radixlm.formats.model_files import ModelFile, ModelFiles
+from radixlm.formats.model_files import ModelFile, ModelFiles, ModelFolder
 
 _BY_TRANSFORMERS = "embeddings of models that transformers computes are not supported"
+_MODES = {"lasttoken": Pooled.LAST, "cls": Pooled.FIRST, "mean": Pooled.MEAN}
+# Older files have a switch for each.
+_SWITCHES = {"lasttoken": "lasttoken", "cls_token": "cls", "mean_tokens": "mean"}
+_SWITCH = "pooling_mode_"
 _KINDS = frozenset({"Transformer", "Pooling", "Normalize"})
 
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """The last token's state is pooled. normalize: to length 1. prompts: texts to be put before an
-    input, by name; default_prompt: the name of the one that is where none is asked for. refused:
-    why there are no embeddings; empty: there are.
+    """pooled: of which tokens the states are. normalize: to length 1. prompts: texts to be put
+    before an input, by name; default_prompt: the name of the one that is where none is asked for.
+    refused: why there are no embeddings; empty: there are.
     """
 
+    pooled: Pooled = Pooled.LAST
     normalize: bool = True
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
@@ -51,6 +57,12 @@ class Pooling:
             raise wrong("prompt_name", f"is {name!r:.80}; the model's prompts are {known}")
         name = self.default_prompt if name is None else name
         return "" if name is None else self.prompts[name]
+
+    def first_prompt(self, *names: str) -> str:
+        """The text of the first of these names that there is, else of the default one, as
+        sentence-transformers' encode_query and encode_document take it.
+        """
+        return self.prompt(next((name for name in names if name in self.prompts), None))
 
     def embedding(
         self, hidden: npt.NDArray[np.float32], dimensions: int | None = None
@@ -95,10 +107,21 @@ def pooling_of(files: ModelFiles, *, foreign: bool) -> Pooling:
     refused = next(
         (f"its module {name} is not supported" for name in names if name not in _KINDS), ""
     )
+    pooled = Pooled.LAST
     for name, place in modules:
         if name == "Pooling" and not refused:
-            refused = _refused(files.path / place / "config.json")
-    return Pooling("Normalize" in names, prompts, default, refused)
+            pooled, refused = _pooled(files.path / place / "config.json")
+    return Pooling(pooled, "Normalize" in names, prompts, default, refused)
+
+
+def logit_score_of(files: ModelFolder) -> Path | None:
+    """The config of sentence-transformers' module LogitScore, where a folder has that. Raises
+    CheckpointError.
+    """
+    path = files.path / "modules.json"
+    found = _modules(path) if path.is_file() else []
+    places = [place for name, place in found if name == "LogitScore"]
+    return files.path / places[0] / "config.json" if places else None
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
@@ -120,11 +143,17 @@ def _modules(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _refused(path: Path) -> str:
-    """The reason why a way to pool is not supported; empty: it is."""
+def _pooled(path: Path) -> tuple[Pooled, str]:
+    """The tokens whose states are pooled, and the reason why that is not supported; empty: it
+    is.
+    """
     said: Mapping[str, Any] = read_json_object(path)
-    modes = [name for name, on in said.items() if name.startswith("pooling_mode_") and on is True]
-    if modes == ["pooling_mode_lasttoken"] or said.get("pooling_mode") == "lasttoken":
-        return ""
-    asked = ", ".join(modes) or repr(said.get("pooling_mode"))
-    return f"it pools by {asked}, and only pooling_mode_lasttoken is supported"
+    on = [name.removeprefix(_SWITCH) for name, its in said.items() if its is True]
+    modes = [_SWITCHES.get(name, name) for name in on if _SWITCH + name in said]
+    modes = modes or [str(said.get("pooling_mode"))]
+    pooled = _MODES.get(modes[0])
+    if len(modes) > 1 or pooled is None:
+        return Pooled.LAST, f"it pools by {' and '.join(modes)}, which is not supported"
+    if pooled is Pooled.MEAN and said.get("include_prompt") is False:
+        return pooled, "its means leave out the prompt (include_prompt), which is not supported"
+    return pooled, ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Protocol
 
@@ -30,6 +31,14 @@ from radixlm.products.gemm_choice import Choose, GemmShape
 
 # Modules at both ends, by the names that checkpoints and adapters have for them.
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+
+
+@dataclass(slots=True)
+class PooledRows:
+    """Tokens of a step whose states after the last norm are wanted. states: set by `forward`."""
+
+    rows: Tensor
+    states: Tensor | None = None
 
 
 class CausalLM:
@@ -82,7 +91,7 @@ class CausalLM:
         logit_rows: Tensor,
         adapted: Adapted | None = None,
         states: StepStates = NO_STATES,
-        normed: list[Tensor] | None = None,
+        pooled: PooledRows | None = None,
     ) -> Tensor:
         """Compute one step's new tokens, whichever requests they belong to.
 
@@ -90,8 +99,7 @@ class CausalLM:
         attend: called once per layer, in order.
         logit_rows: (n,) int64, the tokens whose next token is wanted.
         adapted: the layers' products, where adapters add to them.
-        states: of the rows, where layers have some. normed: takes what the head is given of
-            `logit_rows`, where that is wanted.
+        states: of the rows, where layers have some. pooled: takes the states of its rows.
         Returns (n, vocab_size) float32 logits.
         """
         small = token_ids.numel() <= MOST_TOKENS and (adapted is None or adapted.is_compiled)
@@ -123,17 +131,20 @@ class CausalLM:
             part = few.run(attend, at, through, None if adapted is None else adapted.chains)
         else:
             part = through()
-        last = None if part is None else part.index_select(0, logit_rows)
-        ready = self.norm(hidden.index_select(0, logit_rows), last)
-        if normed is not None:
-            normed.append(ready)
-        logits = self.head(ready)
+        if pooled is not None:
+            pooled.states = self._normed(hidden, part, pooled.rows)
+        logits = self.head(self._normed(hidden, part, logit_rows))
         if self._split is not None:
             logits = self._split.gather(logits, self._split.widths)
         if traits.logits != 1:
             logits.mul_(traits.logits)
         cap = traits.logits_cap
         return logits.div_(cap).tanh_().mul_(cap) if cap else logits
+
+    def _normed(self, hidden: Tensor, part: Tensor | None, rows: Tensor) -> Tensor:
+        """The states of some tokens after the last norm."""
+        last = None if part is None else part.index_select(0, rows)
+        return self.norm(hidden.index_select(0, rows), last)
 
     def _rotations(self, positions: Tensor, at: StepBuffers) -> list[Rotation]:
         """The rotations of each kind of layer."""

@@ -25,10 +25,10 @@ _logger = logging.getLogger("radixlm.models")
 _NAMES_SHOWN = 5
 FLOATS = ("F32", "BF16", "F16", "F64")
 # Tensors without a part in the next token: buffers that the config implies, scales of a cache in 8
-# bits, heads of training, layers that propose further tokens.
+# bits, heads of training and of classifiers, layers that propose further tokens.
 _STRAY = re.compile(
     r"(.*\.)?(rotary_emb\.\w+|[kvq]_scale|kv_scale|position_ids|masked_bias"
-    r"|slope_rate|(query|key|diagonal)_decay)|(model\.)?(mtp|v_head|value_head)\..*"
+    r"|slope_rate|(query|key|diagonal)_decay)|(model\.)?(mtp|v_head|value_head|score)\..*"
 )
 
 # What models of states alone call a decoder, and Nemotron-H.

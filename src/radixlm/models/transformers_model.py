@@ -32,6 +32,7 @@ from radixlm.layers.rotary import RopeConfig
 from radixlm.layers.step_states import NO_STATES, StepStates
 from radixlm.memory.pools import LayerShape
 from radixlm.models.config_fields import read, unsupported
+from radixlm.models.decoder import PooledRows
 from radixlm.models.hf_config import EndTokens
 from radixlm.models.meta_numbers import NoNumbers
 from radixlm.models.model_config import ModelConfig
@@ -83,7 +84,7 @@ class TransformersModel:
         logit_rows: Tensor,
         adapted: Multiply | None = None,  # noqa: ARG002 - no adapter can be loaded for it
         states: StepStates = NO_STATES,  # noqa: ARG002 - nor has it states
-        normed: list[Tensor] | None = None,  # noqa: ARG002 - pooled requests are refused for it
+        pooled: PooledRows | None = None,  # noqa: ARG002 - pooled requests are refused for it
     ) -> Tensor:
         """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits."""
         self._bridge.begin(attend)

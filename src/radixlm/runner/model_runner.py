@@ -27,11 +27,13 @@ from radixlm.layers.step_states import NO_STATES, StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
 from radixlm.memory.staging import NoPlaceError, Sending, staging_for
 from radixlm.memory.state_pool import StatePool
+from radixlm.models.decoder import PooledRows
 from radixlm.models.draft_head import DraftHead
 from radixlm.models.model_config import ModelConfig
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.draft_heads import HeadDrafter
 from radixlm.runner.logits_processors import forbid_kernel
+from radixlm.runner.pooled_rows import Places, pooled_places, summed
 from radixlm.runner.step_answers import PromptLogits, StepAnswers, Swap
 from radixlm.runner.step_graphs import FixedMemory, Record, RecordableBackend, StepGraphs
 
@@ -47,7 +49,7 @@ class ForwardBatch:
     token_ids, positions, slots: (tokens,) int64. positions: see `Rotary`.
     logit_rows: (n,) int64, tokens whose logits are wanted: first the last token of each row in
         `sampling`, in that order, with what is drafted, then those of `prompts`.
-    sampling: places in the batch of the rows that sample.
+    sampling: places in the batch of the rows that sample. places, pooled: see `pooled_places`.
     """
 
     token_ids: Tensor
@@ -56,6 +58,8 @@ class ForwardBatch:
     logit_rows: Tensor
     sampling: tuple[int, ...]
     prompts: tuple[PromptLogits, ...]
+    places: Places
+    pooled: PooledRows | None
 
     @classmethod
     def from_scheduled(
@@ -83,7 +87,7 @@ class ForwardBatch:
                 first = ends[i] - row.n_new + _first_target(row) - 1 - row.start
                 wanted.append(np.arange(first, first + len(targets), dtype=np.int64))
                 count += len(targets)
-        put, room = sending.put, sending.tokens
+        put, room, pooled = sending.put, sending.tokens, pooled_places(batch)
         return cls(
             token_ids=put(_joined(row.tokens[row.start :] for row in rows), room),
             positions=put(_joined(_positions(row, short_start) for row in rows), room),
@@ -91,6 +95,8 @@ class ForwardBatch:
             logit_rows=put(_joined(wanted or [_NONE]), room),
             sampling=sampling,
             prompts=tuple(prompts),
+            places=pooled,
+            pooled=PooledRows(put(_joined(pooled.values()))) if pooled else None,
         )
 
 
@@ -135,9 +141,9 @@ class Model(Protocol):
         logit_rows: Tensor,
         adapted: Adapted | None,
         states: StepStates,
-        normed: list[Tensor] | None = None,
+        pooled: PooledRows | None = None,
     ) -> Tensor:
-        """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits. normed: see
+        """(tokens,), (tokens,), ..., (n,) int64 -> (n, vocab) float32 logits. pooled: see
         `CausalLM`.
         """
         ...
@@ -225,8 +231,7 @@ class ModelRunner:
         planned = self._planned(batch)
         forward, plan = planned.forward, planned.plan
         answers = StepAnswers(batch, forward.sampling, forward.prompts, self._vocab, self._staging)
-        normed: list[Tensor] = []
-        logits = self._logits(batch, planned, normed)
+        logits = self._logits(batch, planned)
         drawn, logprobs, prompt_logprobs = answers.read(logits, self._swap)
         tokens = [next(iter(drawn.get(place, ())), None) for place in range(len(batch.rows))]
         failed = [
@@ -247,7 +252,7 @@ class ModelRunner:
             kv_bytes_read=self._bytes_read(plan),
             kv_bytes_of_rows=self._bytes.total() * plan.kv_tokens_of_rows,
             ahead=MappingProxyType(ahead),
-            hidden=MappingProxyType(_hidden(batch, forward, normed)),
+            hidden=MappingProxyType(summed(forward.places, forward.pooled)),
         )
 
     def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:
@@ -286,12 +291,7 @@ class ModelRunner:
             return False
         return self._adapters is None or not self._adapters.of_step(batch.parts)
 
-    def _logits(
-        self, batch: ScheduledBatch, planned: _Planned, normed: list[Tensor] | None = None
-    ) -> Tensor:
-        """normed: takes what the head was given, where rows are pooled."""
-        if not any(row.request.pooled for row in batch.rows):
-            normed = None
+    def _logits(self, batch: ScheduledBatch, planned: _Planned) -> Tensor:
         forward = planned.forward
         adapted = None if self._adapters is None else self._adapters.of_step(batch.parts)
         states = self._states_of(batch)
@@ -305,7 +305,7 @@ class ModelRunner:
                 forward.logit_rows,
                 adapted,
                 states,
-                normed,
+                forward.pooled,
             )
             if self._graphs is not None and isinstance(planned.sending, FixedMemory):
                 return self._graphs.run(planned.sending, work)
@@ -357,20 +357,3 @@ def _state_row(row: ScheduledRow, first: int, slot: int) -> StateRow:
     copies = *row.checkpoints, *row.spares
     its = tuple((first + end - row.start, copy) for end, copy in copies)
     return StateRow(first, first + row.n_new, row.start, slot, its)
-
-
-def _hidden(
-    batch: ScheduledBatch, forward: ForwardBatch, normed: Sequence[Tensor]
-) -> dict[int, npt.NDArray[np.float32]]:
-    """The states of pooled rows, by place: what the head was given of their prompt's last token."""
-    made: dict[int, npt.NDArray[np.float32]] = {}
-    if not normed or not any(batch.rows[place].request.pooled for place in forward.sampling):
-        return made
-    states = normed[0].float().cpu().numpy()
-    at = 0
-    for place in forward.sampling:
-        row = batch.rows[place]
-        if row.request.pooled:
-            made[place] = states[at].copy()
-        at += row.n_draws
-    return made

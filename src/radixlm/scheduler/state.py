@@ -225,8 +225,11 @@ class RequestState:
     @property
     def max_match(self) -> int:
         """Tokens that may come from the cache. The last one never: its logits are wanted. So are
-        those of the token before the first prompt token that still lacks a log-probability.
+        those of the token before the first prompt token that still lacks a log-probability. None
+        may where states of more are pooled.
         """
+        if self.request.pooled.anew:
+            return 0
         limit = self.n_tokens - 1
         lacking = self.next_prompt_logprob
         if self.request.params.prompt_logprobs is None or lacking >= self.prompt_length:

@@ -18,6 +18,7 @@ from radixlm.server.batches.batch_routes import router as batches_router
 from radixlm.server.batches.file_routes import router as files_router
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.embeddings.embeddings_routes import router as embeddings_router
+from radixlm.server.embeddings.score_routes import router as score_router
 from radixlm.server.explain import router as explain_router
 from radixlm.server.http.envelope import Envelope
 from radixlm.server.http.openapi import Served, document
@@ -43,6 +44,7 @@ _ROUTERS = (
     conversations_router,
     messages_router,
     embeddings_router,
+    score_router,
     ollama_router,
     files_router,
     batches_router,

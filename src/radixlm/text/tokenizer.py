@@ -138,6 +138,13 @@ class Tokenizer:
         start = _Piece(self._backend.encode(first, add_special_tokens=False), 0)
         return self._joined([start, *map(self._behind, others)], add_special_tokens)
 
+    def encode_pair(self, first: str, second: str) -> Key:
+        """(n,) int32 ids of two texts, joined as the post-processor joins a pair. Raises
+        InvalidRequestError for text that is not valid Unicode.
+        """
+        [first], [second] = _pieces(first, None), _pieces(second, None)
+        return np.array(self._backend.encode(first, second).ids, dtype=np.int32)
+
     def encode_after(
         self, text: str, *, last: int | None = None, break_mark: str | None = None
     ) -> Key:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from radixlm.core.errors import CheckpointError, InvalidRequestError
+from radixlm.core.request import Pooled
 from radixlm.formats.model_files import files_of
 from radixlm.formats.pooling import Pooling, pooling_of
 
@@ -76,8 +77,15 @@ def test_what_is_not_normalized_is_so_when_it_is_cut(folder):
     ("file", "content", "reason"),
     [
         ("modules.json", [*MODULES, {"path": "3", "type": f"{KIND}Dense"}], "its module Dense"),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True}, "by pooling_mode_mean_token"),
-        ("1_Pooling/config.json", {**LAST, "pooling_mode_cls_token": True}, "pooling_mode_cls"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "by max_tokens"),
+        ("1_Pooling/config.json", {**LAST, "pooling_mode_cls_token": True}, "cls and lasttoken"),
+        ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "by weightedmean"),
+        ("1_Pooling/config.json", {}, "by None"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": "mean", "include_prompt": False},
+            "leave out the prompt",
+        ),
         ("config.json", {"use_bidirectional_attention": True}, "those after them"),
     ],
 )
@@ -85,6 +93,23 @@ def test_what_is_not_supported_is_refused_by_name(folder, file, content, reason)
     write(folder / file, content)
     with pytest.raises(InvalidRequestError, match=f"gives no embeddings here: .*{reason}"):
         read(folder).check()
+
+
+@pytest.mark.parametrize(
+    ("content", "pooled"),
+    [
+        (LAST, Pooled.LAST),
+        ({"pooling_mode": "lasttoken", "include_prompt": False}, Pooled.LAST),
+        ({"pooling_mode_mean_tokens": True, "include_prompt": True}, Pooled.MEAN),
+        ({"pooling_mode": "mean"}, Pooled.MEAN),
+        ({"pooling_mode_cls_token": True}, Pooled.FIRST),
+        ({"pooling_mode": "cls"}, Pooled.FIRST),
+    ],
+)
+def test_the_tokens_that_are_pooled(folder, content, pooled):
+    write(folder / "1_Pooling/config.json", content)
+    read(folder).check()
+    assert read(folder).pooled is pooled
 
 
 def test_models_of_transformers_are_refused(folder):

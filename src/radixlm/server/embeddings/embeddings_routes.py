@@ -1,50 +1,59 @@
-"""OpenAI's embeddings.
+"""OpenAI's embeddings, and vLLM's classes of texts.
 
-Source: https://platform.openai.com/docs/api-reference/embeddings.
+Sources: https://platform.openai.com/docs/api-reference/embeddings;
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import json
-import uuid
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Annotated, Literal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from radixlm.core.request import RequestOutput
-from radixlm.core.sampling import SamplingParams
-from radixlm.server.bodies.protocol import CacheParams, to_prompts
-from radixlm.server.http.body import ListOf, in_callers_words
-from radixlm.server.http.fields import REQUEST_NO_OPS
-from radixlm.server.http.http_errors import GenerationFailedError
-from radixlm.server.http.routes import GENERATING, Route, noted
-from radixlm.server.insight.usage import PromptTokensDetails, UsageMeter
+from radixlm.core.errors import InvalidRequestError
+from radixlm.core.keys import Key
+from radixlm.core.request import Pooled
+from radixlm.server.bodies.protocol import to_prompts
+from radixlm.server.embeddings.pooled_wire import PooledBody, PooledUsage, answering, writer_of
+from radixlm.server.http.body import ListOf
+from radixlm.server.http.routes import Route
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.service import Service, check_room, service_of, tenant_of
-
-_NOTHING = SamplingParams(max_tokens=1, temperature=0.0)
-_NAMES = {"prompt": "input", "max_tokens": "input"}
+from radixlm.server.pipeline.pooled import Hidden, pooled_generation
+from radixlm.server.pipeline.service import Service, service_of, tenant_of
 
 
-class EmbeddingsBody(CacheParams):
-    """POST /v1/embeddings. prompt_name: of the model's own texts, what goes before each input."""
-
-    no_ops = REQUEST_NO_OPS
-    answered = False
+class InputsBody(PooledBody):
+    """Inputs, each a prompt."""
 
     input: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]]
-    model: str | None = None
+    add_special_tokens: bool | None = None
+
+    def keys(self, service: Service, before: str = "") -> list[Key]:
+        """Tokenize. before: what goes before each text. Raises InvalidRequestError."""
+        special = self.add_special_tokens is not False
+        return [
+            service.key(
+                before + each if isinstance(each, str) else each,
+                add_special_tokens=special,
+                param="input",
+            )
+            for each in to_prompts(self.input, "input")
+        ]
+
+
+class EmbeddingsBody(InputsBody):
+    """POST /v1/embeddings. prompt_name: of the model's own texts, what goes before each input."""
+
     dimensions: Annotated[int, Field(ge=1)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
-    add_special_tokens: bool | None = None
     prompt_name: str | None = None
 
 
@@ -56,17 +65,12 @@ class EmbeddingItem(TypedDict):
     embedding: list[float] | str
 
 
-class EmbeddingUsage(TypedDict):
-    prompt_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-
-
 class Embeddings(TypedDict):
+    id: str
     object: Literal["list"]
     data: list[EmbeddingItem]
     model: str
-    usage: EmbeddingUsage
+    usage: PooledUsage
 
 
 def embedding_generation(service: Service, body: EmbeddingsBody, tenant: str) -> Generation:
@@ -75,84 +79,94 @@ def embedding_generation(service: Service, body: EmbeddingsBody, tenant: str) ->
     info = service.engine.info
     info.pooling.check()
     info.pooling.check_dimensions(body.dimensions, info.hidden_size)
-    before = info.pooling.prompt(body.prompt_name)
-    special = body.add_special_tokens is not False
-    keys = [
-        service.key(
-            before + each if isinstance(each, str) else each,
-            add_special_tokens=special,
-            param="input",
-        )
-        for each in to_prompts(body.input, "input")
-    ]
-    with in_callers_words(_NAMES):
-        generation = Generation.of(
-            *(service, f"embd-{uuid.uuid4().hex}", keys, [_NOTHING] * len(keys), body, tenant),
-            prompt_only=[True] * len(keys),
-            names=_NAMES,
-        )
-    pooled = [replace(request, pooled=True) for request in generation.requests]
-    return replace(generation, requests=pooled)
+    keys = body.keys(service, info.pooling.prompt(body.prompt_name))
+    return pooled_generation(
+        *(service, body, keys, info.pooling.pooled, tenant), kind="embd", param="input"
+    )
 
 
-class EmbeddingsWriter:
-    """Writes the answer, see `Writer`."""
+class ClassifyBody(InputsBody):
+    """POST /v1/classify. use_activation: false: scores as they are, no probabilities."""
 
-    def __init__(self, service: Service, generation: Generation, body: EmbeddingsBody) -> None:
-        self.meter = UsageMeter(1, caches=service.caches)
-        self._service, self._body = service, body
-        self._made: list[list[float] | str] = [""] * len(generation.requests)
+    use_activation: bool | None = None
 
-    def push(self, choice: int, output: RequestOutput) -> Iterable[bytes]:
-        """Take an input's embedding. Raises GenerationFailedError where there is none."""
-        if output.hidden is None:
-            if output.finished:
-                raise GenerationFailedError("an input ended before it was embedded")
-            return ()
-        pooling = self._service.engine.info.pooling
-        made = pooling.embedding(output.hidden, self._body.dimensions)
-        if self._body.encoding_format == "base64":
-            self._made[choice] = base64.b64encode(made.astype("<f4").tobytes()).decode()
-        else:
-            self._made[choice] = made.tolist()
-        return ()
 
-    async def finish(self) -> Iterable[bytes]:
-        """Return no events: nothing waits for the end."""
-        return ()
+class ClassItem(TypedDict):
+    """label: the name of the most likely one."""
 
-    def whole(self) -> bytes:
-        usage = self.meter.as_json()
-        items: list[EmbeddingItem] = [
-            {"object": "embedding", "index": index, "embedding": each}
-            for index, each in enumerate(self._made)
-        ]
-        answer: Embeddings = {
-            "object": "list",
-            "data": items,
-            "model": self._body.model or self._service.model_name,
-            "usage": {
-                "prompt_tokens": usage["prompt_tokens"],
-                "total_tokens": usage["prompt_tokens"],
-                "prompt_tokens_details": usage["prompt_tokens_details"],
-            },
-        }
-        return json.dumps(answer).encode()
+    index: int
+    label: str
+    probs: list[float]
+    num_classes: int
+
+
+class Classes(TypedDict):
+    id: str
+    object: Literal["list"]
+    created: int
+    data: list[ClassItem]
+    model: str
+    usage: PooledUsage
+
+
+def classify_generation(service: Service, body: ClassifyBody, tenant: str) -> Generation:
+    """Tokenize; call it off the event loop. Raises InvalidRequestError that names the field."""
+    service.check_model(body.model)
+    scoring = service.engine.info.scoring
+    scoring.check()
+    if not scoring.labels:
+        raise InvalidRequestError("this model has no classifier's head")
+    keys = body.keys(service)
+    return pooled_generation(
+        *(service, body, keys, Pooled.SCORES, tenant), kind="classify", param="input"
+    )
 
 
 router = APIRouter(route_class=Route)
-_NOTED = noted(*GENERATING, example={"input": "The capital of France is Paris."})
+_SAID = {"input": "The capital of France is Paris."}
 
 
-@router.post(
-    "/v1/embeddings",
-    response_model=Embeddings,
-    dependencies=[Depends(check_room)],
-    responses=_NOTED,
-)
+@answering(router, "/v1/embeddings", Embeddings, _SAID)
 async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
-    """OpenAI's embeddings: of each input the last token's state, as the model's files pool it."""
+    """OpenAI's embeddings: of each input the state that the model's files have pooled."""
     service = service_of(request)
     generation = await asyncio.to_thread(embedding_generation, service, body, tenant_of(request))
-    writer = EmbeddingsWriter(service, generation, body)
+    pooling = service.engine.info.pooling
+
+    def embedded(hidden: Hidden) -> list[float] | str:
+        made = pooling.embedding(hidden, body.dimensions)
+        if body.encoding_format == "base64":
+            return base64.b64encode(made.astype("<f4").tobytes()).decode()
+        numbers: list[float] = made.tolist()
+        return numbers
+
+    def answer(made: Sequence[Hidden]) -> Mapping[str, Any]:
+        data: list[EmbeddingItem] = [
+            {"object": "embedding", "index": index, "embedding": embedded(each)}
+            for index, each in enumerate(made)
+        ]
+        return {"object": "list", "data": data}
+
+    writer = writer_of(service, generation, body, answer)
+    return await respond(request, generation, writer, stream=False)
+
+
+@answering(router, "/v1/classify", Classes, _SAID)
+@answering(router, "/classify", Classes, _SAID)
+async def classify(request: Request, body: ClassifyBody) -> Response:
+    """vLLM's classes: of each input how likely the labels of the model's head are."""
+    service = service_of(request)
+    generation = await asyncio.to_thread(classify_generation, service, body, tenant_of(request))
+    scoring = service.engine.info.scoring
+    plain = body.use_activation is False
+
+    def answer(made: Sequence[Hidden]) -> Mapping[str, Any]:
+        data: list[ClassItem] = []
+        for index, each in enumerate(made):
+            probs: list[float] = scoring.probabilities(each, plain=plain).tolist()
+            label = scoring.labels[probs.index(max(probs))]
+            data.append({"index": index, "label": label, "probs": probs, "num_classes": len(probs)})
+        return {"object": "list", "created": int(time.time()), "data": data}
+
+    writer = writer_of(service, generation, body, answer)
     return await respond(request, generation, writer, stream=False)

@@ -16,7 +16,6 @@ from fastapi.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from radixlm.core.errors import InvalidRequestError, wrong
-from radixlm.server.bodies.protocol import MAX_CHOICES
 from radixlm.server.http.http_errors import OllamaError
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.http.sse import LINES
@@ -140,8 +139,6 @@ async def ollama_generate(request: Request, body: bodies.OllamaGenerateBody) -> 
 async def ollama_embed(request: Request, body: bodies.OllamaEmbedBody) -> Response:
     """Ollama's embeddings."""
     texts = [body.input] if isinstance(body.input, str) else body.input
-    if len(texts) > MAX_CHOICES:
-        raise wrong("input", f"holds {len(texts)} texts, at most {MAX_CHOICES} are allowed")
     return await _embedded(request, body, texts, "input", dimensions=body.dimensions)
 
 
@@ -251,7 +248,7 @@ async def _embedded(
         param=param,
         dimensions=dimensions,
     )
-    writer = wire.EmbedWriter(
+    writer = wire.embed_writer(
         *(service, generation, model, begun), dimensions=dimensions, older=older
     )
     return await respond(request, generation, writer, stream=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.ollama import ollama_body as bodies
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task_of
 from radixlm.server.pipeline.generation import Generation
+from radixlm.server.pipeline.pooled import pooled_generation
 from radixlm.server.pipeline.service import Service
 
 _LATEST = ":latest"
@@ -138,14 +138,9 @@ def embed_task(
     info.pooling.check()
     info.pooling.check_dimensions(dimensions, info.hidden_size)
     before = info.pooling.prompt(None)
-    names = {"prompt": param, "max_tokens": param, "n": param}
-    with in_callers_words(names):
-        key_of = partial(service.key, add_special_tokens=True, param=param)
+    key_of = partial(service.key, add_special_tokens=True, param=param)
+    with in_callers_words({"prompt": param}):
         keys = [key_of(before + text) for text in texts]
-        generation = Generation.of(
-            *(service, new_id("embd"), keys, [_EMBEDDED] * len(keys), body, tenant),
-            prompt_only=[True] * len(keys),
-            names=names,
-        )
-    pooled = [replace(request, pooled=True) for request in generation.requests]
-    return replace(generation, requests=pooled)
+    return pooled_generation(
+        *(service, body, keys, info.pooling.pooled, tenant), kind="embd", param=param
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal, NotRequired
@@ -14,12 +14,12 @@ from typing_extensions import TypedDict
 from radixlm import parsers
 from radixlm.core.request import FinishReason, RequestOutput
 from radixlm.server.bodies.conversation import Json
-from radixlm.server.http.http_errors import GenerationFailedError
 from radixlm.server.http.sse import compact
 from radixlm.server.insight.usage import UsageMeter
 from radixlm.server.pipeline.answer import AnswerStream
 from radixlm.server.pipeline.chat import ChatTask
 from radixlm.server.pipeline.generation import Generation
+from radixlm.server.pipeline.pooled import Hidden, PooledWriter
 from radixlm.server.pipeline.service import Service
 
 
@@ -161,47 +161,31 @@ class OllamaEmbedding(TypedDict):
     embedding: list[float]
 
 
-class EmbedWriter:
-    """The Writer of embeddings. older: of /api/embeddings, which gives one alone."""
+def embed_writer(
+    service: Service,
+    generation: Generation,
+    model: str,
+    begun: int,
+    *,
+    dimensions: int | None = None,
+    older: bool = False,
+) -> PooledWriter:
+    """Write embeddings. older: of /api/embeddings, which gives one alone."""
+    pooling = service.engine.info.pooling
 
-    def __init__(
-        self,
-        service: Service,
-        generation: Generation,
-        model: str,
-        begun: int,
-        *,
-        dimensions: int | None = None,
-        older: bool = False,
-    ) -> None:
-        self.meter = UsageMeter(1, caches=service.caches)
-        self._pooling, self._dimensions = service.engine.info.pooling, dimensions
-        self._model, self._begun, self._older = model, begun, older
-        self._made: list[list[float]] = [[] for _ in generation.requests]
+    def whole(made: Sequence[Hidden], meter: UsageMeter) -> Mapping[str, Any]:
+        vectors = [pooling.embedding(each, dimensions).tolist() for each in made]
+        if older:
+            return OllamaEmbedding(embedding=vectors[0])
+        return OllamaEmbeddings(
+            model=model,
+            embeddings=vectors,
+            total_duration=time.monotonic_ns() - begun,
+            load_duration=0,
+            prompt_eval_count=meter.as_json()["prompt_tokens"],
+        )
 
-    def push(self, choice: int, output: RequestOutput) -> Iterable[bytes]:
-        """Take a text's embedding. Raises GenerationFailedError where there is none."""
-        if output.hidden is not None:
-            self._made[choice] = self._pooling.embedding(output.hidden, self._dimensions).tolist()
-        elif output.finished:
-            raise GenerationFailedError("an input ended before it was embedded")
-        return ()
-
-    async def finish(self) -> Iterable[bytes]:
-        """Return no events: nothing waits for the end."""
-        return ()
-
-    def whole(self) -> bytes:
-        if self._older:
-            return compact(OllamaEmbedding(embedding=self._made[0]))
-        answer: OllamaEmbeddings = {
-            "model": self._model,
-            "embeddings": self._made,
-            "total_duration": time.monotonic_ns() - self._begun,
-            "load_duration": 0,
-            "prompt_eval_count": self.meter.as_json()["prompt_tokens"],
-        }
-        return compact(answer)
+    return PooledWriter(service, generation, whole)
 
 
 def loaded(model: str, *, chats: bool) -> Json:

@@ -21,6 +21,7 @@ from radixlm.core.request import (
     FinishReason,
     GenerateRequest,
     Namespace,
+    Pooled,
     RequestOutput,
     TokenLogprob,
 )
@@ -83,21 +84,17 @@ class Generation:
         names: Mapping[str, str] = MappingProxyType({}),
         changes: Sequence[str] = (),
         prediction: Key | None = None,
+        pooled: Pooled = Pooled.NOTHING,
         **more: Any,
     ) -> Generation:
         """params: one for each prompt. fields: whose cache it may share, and whether it asks for a
-        report. breakpoints, prediction: of each prompt. more: further fields.
+        report. breakpoints, prediction, pooled: of each prompt. more: further fields.
 
         More tokens than fit after a prompt are as many as fit; with --strict-fields the engine
         refuses them. Raises InvalidRequestError for more than MAX_CHOICES, and for a prompt without
         tokens.
         """
-        if len(keys) * n > MAX_CHOICES:
-            raise InvalidRequestError(
-                f"{len(keys)} prompts times n {n} is more than {MAX_CHOICES}", param="n"
-            )
-        if any(not key.size for key in keys):
-            raise InvalidRequestError("a prompt has no tokens", param="prompt")
+        _check(service, keys, n, pooled)
         changes = [*changes, *_passed_over(service, fields)]
         if not service.config.strict_fields:
             given, limits = params, service.engine.limits
@@ -117,6 +114,7 @@ class Generation:
                 breakpoints=breakpoints,
                 hint=fields.hint(breakpoints),
                 prediction=prediction,
+                pooled=pooled,
             )
             for prompt, (key, own) in enumerate(zip(keys, params, strict=True))
             for place in range(n)
@@ -150,6 +148,17 @@ class Generation:
     def of_prompt_only(self, choice: int) -> bool:
         """Whether the prompt is all that is wanted of one choice."""
         return bool(self.prompt_only) and self.prompt_only[choice // self.n]
+
+
+def _check(service: Service, keys: Sequence[Key], n: int, pooled: Pooled) -> None:
+    if not pooled:
+        service.engine.info.scoring.check_answers()
+    if len(keys) * n > MAX_CHOICES:
+        raise InvalidRequestError(
+            f"{len(keys)} prompts times n {n} is more than {MAX_CHOICES}", param="n"
+        )
+    if any(not key.size for key in keys):
+        raise InvalidRequestError("a prompt has no tokens", param="prompt")
 
 
 def _passed_over(service: Service, fields: CacheParams) -> list[str]:

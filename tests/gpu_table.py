@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.grammar import Grammar
-from radixlm.core.request import GenerateRequest, Namespace
+from radixlm.core.request import GenerateRequest, Namespace, Pooled
 from radixlm.models import CausalLM
 from radixlm.models.families import ARCHITECTURES, TEXTS
 from radixlm.runner.step_graphs import why_eager
@@ -124,7 +124,7 @@ def feature(name: str, folder: Path, gpu: PretendGpu) -> Row:
     if name == "structured output":
         some = [replace(each, constraint=constraint(LETTERS, 320)) for each in some]
     if name == "embeddings":
-        some = [replace(each, pooled=True) for each in some]
+        some = [replace(each, pooled=Pooled.LAST) for each in some]
     if name == "LoRA":
         some = adapted(served, make_adapter(folder / "a", model), some)
     recordable, execute = set[bool](), served.runner.execute

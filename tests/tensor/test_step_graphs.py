@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from radixlm.core.request import Pooled
 from radixlm.memory.staging import NoPlaceError, staging_for
 from radixlm.models import CausalLM
 from radixlm.runner.step_graphs import FixedMemory, record_for, why_eager
@@ -191,7 +192,7 @@ def test_recorded_steps_have_drafts_and_their_siblings(
 def test_steps_with_pooled_rows_are_not_recorded(kernels: PretendGpu, tmp_path: Path) -> None:
     """Their states are read besides the logits, which is all that a record gives."""
     folder = make_checkpoint(tmp_path / "m", "llama")
-    some = [replace(each, pooled=True) for each in requests(4)]
+    some = [replace(each, pooled=Pooled.LAST) for each in requests(4)]
     there = serve(folder, kernels.device, record=kernels.recorded)
     ours, wanted = there.answers(some), serve(folder, CPU).answers(some)
     for name, output in wanted.items():

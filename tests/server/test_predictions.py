@@ -68,17 +68,6 @@ def test_each_choice_has_its_own_and_the_report_says_so(served: tuple[Client, bo
     assert "drafts" not in native["meta_info"]["cache_report"]
 
 
-def test_what_others_draft_as_well_is_the_prediction_s(served: tuple[Client, bool]) -> None:
-    """The tree knows the answer, too, and more of what is before it."""
-    client, drafts = served
-    for _ in range(2):
-        client.chat(max_tokens=400)
-    prediction = {"type": "content", "content": ANSWER}
-    body = client.chat(max_tokens=400, prediction=prediction).json()
-    accepted, _ = details(body)
-    assert (accepted > 0.7 * body["usage"]["completion_tokens"]) == drafts
-
-
 def test_a_prediction_that_is_too_long_is_named(served: tuple[Client, bool]) -> None:
     client, drafts = served
     answer = client.chat(prediction={"type": "content", "content": "word " * 200_000})

@@ -68,6 +68,15 @@ def test_each_choice_has_its_own_and_the_report_says_so(served: tuple[Client, bo
     assert "drafts" not in native["meta_info"]["cache_report"]
 
 
+def test_a_prediction_that_is_too_long_is_named(served: tuple[Client, bool]) -> None:
+    client, drafts = served
+    answer = client.chat(prediction={"type": "content", "content": "word " * 200_000})
+    if drafts:
+        assert "the prediction has 1000000 characters" in refused(answer)["message"]
+    else:
+        assert answer.status_code == 200
+
+
 def test_what_a_grammar_forces_is_told_too(fake: Client) -> None:
     params = {"max_new_tokens": 40, "regex": "[ab]:onetwothree[cd]"}
     meta = fake.generate(sampling_params=params, cache_report=True).json()["meta_info"]

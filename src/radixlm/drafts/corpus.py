@@ -70,6 +70,8 @@ def _texts(path: Path, most_bytes: int) -> Iterator[str]:
         if file is not path and any(part.startswith(".") for part in file.relative_to(path).parts):
             continue
         try:
+            if file.exists() and not file.is_file():
+                raise OSError("it is neither a file nor a folder")
             if (left := left - file.stat().st_size) < 0:
                 raise ConfigError(f"--draft-corpus {path} is larger than {most_bytes} bytes")
             text = file.read_text(encoding="utf-8")

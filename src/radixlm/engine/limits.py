@@ -62,9 +62,10 @@ class Limits:
         fit: it need not be tokenized.
         """
         if least > self.longest:
+            what = "prediction" if param == "prediction" else "prompt"
             raise RequestTooLargeError(
-                f"{self._limit()} However, you requested {least} tokens or more: the prompt has "
-                f"{characters} characters. Please reduce the length of the prompt.",
+                f"{self._limit()} However, you requested {least} tokens or more: the {what} has "
+                f"{characters} characters. Please reduce the length of the {what}.",
                 param=param,
                 prompt_tokens=least,
                 longest_prompt=self.longest - 1,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Protocol
 
 from radixlm.core.batch import NewTokens, ScheduledBatch, ScheduledRow
 from radixlm.core.clock import Clock, WallClock
 from radixlm.core.keys import Slots
+from radixlm.drafts.acceptance import Acceptance
 from radixlm.drafts.draft import Draft, DraftSource, in_common
 from radixlm.drafts.head import AS_SURE, DraftedAhead
 from radixlm.scheduler.draft_policy import DraftPolicy
@@ -55,7 +55,7 @@ class Drafting:
 
     sources: of these and a request's own prediction, the draft is taken of which most tokens are
     expected to be drawn. most: tokens of a draft. policy: how much of them is computed; without one
-    all, of the longest match. wrote: hears of tokens that requests have now. short_length: see
+    all. wrote: hears of tokens that requests have now. short_length: see
     `Namespace.of_length`: no draft crosses it, since what comes after it is computed anew. head:
     the source whose drafts the runner makes, after a step for the next one; empty: there is none.
     sibling_rows: of the request table, for drafts' siblings, one each.
@@ -79,7 +79,7 @@ class Drafting:
         self._sources = sources
         self._most = most
         self._policy = policy
-        self._worth = attrgetter("matched") if policy is None else policy.expected
+        self._worth = (Acceptance() if policy is None else policy).expected
         self._short_length = short_length
         self.wrote = wrote
         self._clock = clock or WallClock()
@@ -233,8 +233,8 @@ class Drafting:
             return None
         asked = state.namespace, state.known.data, most
         sources = state.prediction, state.drafted, *self._sources
-        made = [each.propose(*asked) for each in sources if each is not None]
-        draft = max(filter(None, made), key=self._worth, default=None)
+        made = [None if each is None else each.propose(*asked) for each in sources]
+        draft = _credited(max(filter(None, made), key=self._worth, default=None), made[0])
         guide = self._guides.get(state.request.request_id)
         if draft is None or guide is None:
             return draft
@@ -266,3 +266,13 @@ class Drafting:
     def _put(self, state: RequestState, draft: Draft) -> None:
         self._drafts[state] = draft
         state.tokens[state.n_tokens : state.n_tokens + len(draft.tokens)] = draft.tokens
+
+
+def _credited(draft: Draft | None, predicted: Draft | None) -> Draft | None:
+    """A draft that a client's prediction says, too, is the prediction's: usage tells the client."""
+    if draft is None or predicted is None:
+        return draft
+    both = min(len(draft.tokens), len(predicted.tokens))
+    if in_common(draft.tokens, predicted.tokens) < both:
+        return draft
+    return draft._replace(source=predicted.source, sibling=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,8 @@ def test_what_can_not_be_used_is_said(tmp_path: Path) -> None:
         CorpusDrafts.load(tmp_path / "none", encode)
     with pytest.raises(ConfigError, match="has no text"):
         CorpusDrafts.load(tmp_path, encode)
+    with pytest.raises(ConfigError, match="neither a file nor a folder"):
+        CorpusDrafts.load(Path(os.devnull), encode)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"bytes can not be read: .*utf-8"):
         CorpusDrafts.load(tmp_path, encode)

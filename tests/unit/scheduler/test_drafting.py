@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from radixlm.core.errors import CacheError
+from radixlm.core.keys import as_key
 from radixlm.core.request import FinishReason, GenerateRequest
 from radixlm.drafts.draft import Draft, Sibling
 from radixlm.scheduler import Drafting
@@ -49,6 +51,20 @@ def test_a_step_gives_what_was_right_and_one_more(right: int, steps: int) -> Non
     assert sum(lengths) == 20
     assert (lengths[0], len(lengths), max(lengths)) == (1, steps, right + 1)
     assert max(script.asked) == 8
+
+
+def test_what_a_prediction_says_as_well_is_the_prediction_s() -> None:
+    """The other source has matched more, and where they differ it is the other's."""
+    answer = Bench(64).expected(make_request("a", PROMPT, 20))
+    for predicted, sources in (
+        (answer, {"prediction"}),
+        ([*answer[:9], 0], {"prediction", "script"}),
+    ):
+        request = replace(make_request("a", PROMPT, 20), prediction=as_key(predicted))
+        bench, script = bench_for(request)
+        bench.run()
+        assert script.asked
+        assert bench.core.stats().accepted_of.keys() == sources
 
 
 def test_no_draft_is_longer_than_what_may_be_generated() -> None:

@@ -249,9 +249,10 @@ class Service:
 
     def predicted(self, prediction: Prediction | None) -> Key | None:
         """The tokens of a predicted answer. Raises InvalidRequestError, RequestTooLargeError."""
-        if prediction is None or self.engine.config.speculative_algorithm == "off":
+        text = None if prediction is None else prediction.text
+        if text is None or self.engine.config.speculative_algorithm == "off":
             return None
-        return self.encode(prediction.text, add_special_tokens=False, param="prediction")
+        return self.encode(text, add_special_tokens=False, param="prediction")
 
     def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
         """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""

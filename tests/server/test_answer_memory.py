@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -160,8 +161,10 @@ def test_text_around_answers_is_what_it_was(make: Callable[[], Any]) -> None:
         )
         for answer in ("hello", " the")
     ]
+    service = SimpleNamespace(engine=engine)
+    service.check_text = partial(Service.check_text, service)
     key = Service.encode(
-        SimpleNamespace(engine=engine),
+        service,
         text,
         add_special_tokens=False,
         param="messages",

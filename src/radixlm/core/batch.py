@@ -237,8 +237,8 @@ class StepResult:
     wanted), for rows that asked for them. kv_bytes_read: keys and values that attention read, over
     all layers; kv_bytes_of_rows: had each row read its own context. known: tokens after a row's
     sampled one that need not be asked for, as a replay has them. ahead: what a draft head drafts
-    after the row's tokens. hidden: of pooled rows, the states
-    that they need of this step, summed.
+    after the row's tokens. hidden: of pooled rows, the states that they need of
+    this step, summed.
     """
 
     tokens: tuple[int | None, ...]

@@ -18,6 +18,8 @@ Places = Mapping[int, npt.NDArray[np.integer]]
 def pooled_places(batch: ScheduledBatch) -> Places:
     """The tokens of pooled rows among those of the step, by place."""
     wanted: dict[int, npt.NDArray[np.integer]] = {}
+    if all(row.request.pooled is Pooled.NOTHING for row in batch.rows):
+        return wanted  # nearly every step
     end = 0
     for place, row in enumerate(batch.rows):
         begin, end = end, end + sum(part.n_new for part in row.parts)

@@ -18,7 +18,6 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from radixlm.core.errors import InvalidRequestError
-from radixlm.core.keys import Key
 from radixlm.core.request import Pooled
 from radixlm.server.bodies.protocol import to_prompts
 from radixlm.server.embeddings.pooled_wire import PooledBody, PooledUsage, answering, writer_of
@@ -26,7 +25,12 @@ from radixlm.server.http.body import ListOf
 from radixlm.server.http.routes import Route
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.pooled import Hidden, pooled_generation
+from radixlm.server.pipeline.pooled import (
+    Hidden,
+    embedding_generation,
+    pooled_generation,
+    prompt_keys,
+)
 from radixlm.server.pipeline.service import Service, service_of, tenant_of
 
 
@@ -36,17 +40,14 @@ class InputsBody(PooledBody):
     input: str | ListOf[str] | ListOf[int] | ListOf[ListOf[int]]
     add_special_tokens: bool | None = None
 
-    def keys(self, service: Service, before: str = "") -> list[Key]:
-        """Tokenize. before: what goes before each text. Raises InvalidRequestError."""
-        special = self.add_special_tokens is not False
-        return [
-            service.key(
-                before + each if isinstance(each, str) else each,
-                add_special_tokens=special,
-                param="input",
-            )
-            for each in to_prompts(self.input, "input")
-        ]
+    @property
+    def inputs(self) -> list[str | list[int]]:
+        """One entry per prompt. Raises InvalidRequestError when there is none."""
+        return to_prompts(self.input, "input")
+
+    @property
+    def special(self) -> bool:
+        return self.add_special_tokens is not False
 
 
 class EmbeddingsBody(InputsBody):
@@ -71,18 +72,6 @@ class Embeddings(TypedDict):
     data: list[EmbeddingItem]
     model: str
     usage: PooledUsage
-
-
-def embedding_generation(service: Service, body: EmbeddingsBody, tenant: str) -> Generation:
-    """Tokenize; call it off the event loop. Raises InvalidRequestError that names the field."""
-    service.check_model(body.model)
-    info = service.engine.info
-    info.pooling.check()
-    info.pooling.check_dimensions(body.dimensions, info.hidden_size)
-    keys = body.keys(service, info.pooling.prompt(body.prompt_name))
-    return pooled_generation(
-        *(service, body, keys, info.pooling.pooled, tenant), kind="embd", param="input"
-    )
 
 
 class ClassifyBody(InputsBody):
@@ -116,7 +105,7 @@ def classify_generation(service: Service, body: ClassifyBody, tenant: str) -> Ge
     scoring.check()
     if not scoring.labels:
         raise InvalidRequestError("this model has no classifier's head")
-    keys = body.keys(service)
+    keys = prompt_keys(service, body.inputs, param="input", special=body.special)
     return pooled_generation(
         *(service, body, keys, Pooled.SCORES, tenant), kind="classify", param="input"
     )
@@ -130,7 +119,15 @@ _SAID = {"input": "The capital of France is Paris."}
 async def embeddings(request: Request, body: EmbeddingsBody) -> Response:
     """OpenAI's embeddings: of each input the state that the model's files have pooled."""
     service = service_of(request)
-    generation = await asyncio.to_thread(embedding_generation, service, body, tenant_of(request))
+    service.check_model(body.model)
+    generation = await asyncio.to_thread(
+        embedding_generation,
+        *(service, body, body.inputs, tenant_of(request)),
+        param="input",
+        dimensions=body.dimensions,
+        prompt_name=body.prompt_name,
+        special=body.special,
+    )
     pooling = service.engine.info.pooling
 
     def embedded(hidden: Hidden) -> list[float] | str:

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
@@ -193,8 +192,7 @@ def _pair_keys(
     keys = []
     for query, document in zip(queries, documents, strict=True):
         if template is None:
-            size = len(query) + len(document)
-            engine.limits.check_text(size, ceil(size / tokenizer.longest_token), param=param)
+            service.check_text(len(query) + len(document), param=param)
             keys.append(tokenizer.encode_pair(query, document))
             continue
         text = template.render(tokenizer, mark, query, document, instruction)
@@ -219,8 +217,7 @@ def _embedded(
         )
         for query, document in zip(queries, documents, strict=True)
     ]
-    keys = [service.key(each, add_special_tokens=True, param=param) for each in placed]
-    return keys, pairs
+    return [service.key(each, add_special_tokens=True, param=param) for each in placed], pairs
 
 
 router = APIRouter(route_class=Route)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
@@ -86,19 +87,27 @@ class OllamaVersion(TypedDict):
 
 router = APIRouter(route_class=Route)
 _FEW = {"num_predict": 8, "temperature": 0}
+_Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
 
 
-@router.post(
+def _answering(
+    path: str, model: type, example: Mapping[str, Any]
+) -> Callable[[_Endpoint], _Endpoint]:
+    """Decorate what answers at a path, with `model` or lines of them."""
+    return router.post(
+        path,
+        response_model=model,
+        dependencies=[Depends(check_room)],
+        responses=noted(
+            *GENERATING, error=OllamaError, events=model, event_type=LINES, example=example
+        ),
+    )
+
+
+@_answering(
     "/api/chat",
-    response_model=wire.OllamaChatAnswer,
-    dependencies=[Depends(check_room)],
-    responses=noted(
-        *GENERATING,
-        error=OllamaError,
-        events=wire.OllamaChatAnswer,
-        event_type=LINES,
-        example={"messages": [{"role": "user", "content": "Hello"}], "options": _FEW},
-    ),
+    wire.OllamaChatAnswer,
+    {"messages": [{"role": "user", "content": "Hello"}], "options": _FEW},
 )
 async def ollama_chat(request: Request, body: bodies.OllamaChatBody) -> Response:
     """Ollama's chats: lines of JSON, unless stream is false."""
@@ -109,18 +118,7 @@ async def ollama_chat(request: Request, body: bodies.OllamaChatBody) -> Response
     return await _answered(request, task, body, begun, chats=True)
 
 
-@router.post(
-    "/api/generate",
-    response_model=wire.OllamaGenerated,
-    dependencies=[Depends(check_room)],
-    responses=noted(
-        *GENERATING,
-        error=OllamaError,
-        events=wire.OllamaGenerated,
-        event_type=LINES,
-        example={"prompt": "Hello", "options": _FEW},
-    ),
-)
+@_answering("/api/generate", wire.OllamaGenerated, {"prompt": "Hello", "options": _FEW})
 async def ollama_generate(request: Request, body: bodies.OllamaGenerateBody) -> Response:
     """Ollama's answers to a prompt: lines of JSON, unless stream is false."""
     begun, service = time.monotonic_ns(), service_of(request)

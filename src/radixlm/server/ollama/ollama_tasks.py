@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TypeVar
 
 from radixlm.core.errors import wrong
-from radixlm.core.sampling import SamplingParams
 from radixlm.parsers import PlainParser
 from radixlm.parsers.tools import Calling, ToolUse
 from radixlm.server.bodies.answer_fields import tool_use, tools_for_template
@@ -17,11 +15,10 @@ from radixlm.server.http.body import in_callers_words, not_too_deep
 from radixlm.server.ollama import ollama_body as bodies
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task_of
 from radixlm.server.pipeline.generation import Generation
-from radixlm.server.pipeline.pooled import pooled_generation
+from radixlm.server.pipeline.pooled import embedding_generation
 from radixlm.server.pipeline.service import Service
 
 _LATEST = ":latest"
-_EMBEDDED = SamplingParams(max_tokens=1, temperature=0.0)
 B = TypeVar("B", bound=bodies.OllamaBody)
 
 
@@ -134,13 +131,6 @@ def embed_task(
     """Tokenize; call it off the event loop. param: the field that holds the texts. Raises
     InvalidRequestError that names the field.
     """
-    body, info = _named(service, body), service.engine.info
-    info.pooling.check()
-    info.pooling.check_dimensions(dimensions, info.hidden_size)
-    before = info.pooling.prompt(None)
-    key_of = partial(service.key, add_special_tokens=True, param=param)
-    with in_callers_words({"prompt": param}):
-        keys = [key_of(before + text) for text in texts]
-    return pooled_generation(
-        *(service, body, keys, info.pooling.pooled, tenant), kind="embd", param=param
+    return embedding_generation(
+        *(service, _named(service, body), texts, tenant), param=param, dimensions=dimensions
     )

@@ -51,6 +51,54 @@ def pooled_generation(
         )
 
 
+def prompt_keys(
+    service: Service,
+    inputs: Sequence[str | list[int]],
+    before: str = "",
+    *,
+    param: str,
+    special: bool = True,
+) -> list[Key]:
+    """Tokenize inputs, each a prompt. before: what goes before each text. special: whether texts
+    begin and end as the tokenizer has it. Raises InvalidRequestError that names `param`.
+    """
+    if len(inputs) > MAX_CHOICES:
+        raise wrong(param, f"holds {len(inputs)} prompts, at most {MAX_CHOICES} are allowed")
+    return [
+        service.key(
+            before + each if isinstance(each, str) else each,
+            add_special_tokens=special,
+            param=param,
+        )
+        for each in inputs
+    ]
+
+
+def embedding_generation(
+    service: Service,
+    body: CacheParams,
+    inputs: Sequence[str | list[int]],
+    tenant: str,
+    *,
+    param: str,
+    dimensions: int | None,
+    prompt_name: str | None = None,
+    special: bool = True,
+) -> Generation:
+    """Tokenize inputs that are to be embedded; call it off the event loop. dimensions: asked for.
+    prompt_name: of the model's own texts, what goes before each input. Raises InvalidRequestError
+    that names the field.
+    """
+    info = service.engine.info
+    info.pooling.check()
+    info.pooling.check_dimensions(dimensions, info.hidden_size)
+    before = info.pooling.prompt(prompt_name)
+    keys = prompt_keys(service, inputs, before, param=param, special=special)
+    return pooled_generation(
+        service, body, keys, info.pooling.pooled, tenant, kind="embd", param=param
+    )
+
+
 class PooledWriter:
     """Writes the answer, see `Writer`. answer: made of what came of each prompt, and the usage."""
 

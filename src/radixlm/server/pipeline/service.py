@@ -230,10 +230,8 @@ class Service:
         """
         tokenizer = self.engine.tokenizer
         breaks = 0 if break_mark is None else text.count(break_mark)
-        characters = len(text) - breaks * len(break_mark or "")
         # There is a token at least between two breaks.
-        least = max(math.ceil(characters / tokenizer.longest_token), breaks)
-        self.engine.limits.check_text(characters, least, param=param)
+        self.check_text(len(text) - breaks * len(break_mark or ""), param=param, least=breaks)
         ends = [*(span.start for span in known), len(text)]
         own = tokenizer.encode(
             text[: ends[0]], add_special_tokens=add_special_tokens, break_mark=break_mark
@@ -246,6 +244,13 @@ class Service:
                 tokenizer.encode_after(text[span.stop : end], last=last, break_mark=break_mark)
             )
         return np.concatenate(pieces) if known else own
+
+    def check_text(self, characters: int, *, param: str, least: int = 0) -> None:
+        """Raise RequestTooLargeError for a text that no tokens could bring into the limits. least:
+        tokens that it has, at least.
+        """
+        least = max(math.ceil(characters / self.engine.tokenizer.longest_token), least)
+        self.engine.limits.check_text(characters, least, param=param)
 
     def predicted(self, prediction: Prediction | None) -> Key | None:
         """The tokens of a predicted answer. Raises InvalidRequestError, RequestTooLargeError."""

@@ -21,6 +21,9 @@ _PRIOR, _LEAST = 1 / 32, 1 / 128
 PLAIN_STALE, STALE = 128, 1024
 # Steps without drafts before the first with some: the first ones also compile, or read weights.
 _ENOUGH = 3
+# After this many steps in which no draft paid, they are looked for in every fourth one only: even
+# looking takes some 200 us, a twentieth of a small model's step.
+_PATIENCE, _EVERY = 32, 4
 # How much a step counts beside those before it: more if it was faster.
 _DOWN, _UP = 1 / 2, 1 / 4
 
@@ -111,6 +114,12 @@ class DraftPolicy:
     def __init__(self) -> None:
         self.costs = StepCosts()
         self._acceptance = Acceptance()
+        self._without = 0
+
+    def rests(self) -> bool:
+        """Whether no drafts are looked for in the next step, since none have paid for long."""
+        self._without += 1
+        return self._without > _PATIENCE and self._without % _EVERY > 0
 
     def learn(self, draft: Draft, accepted: int) -> None:
         """Count a draft of which the first `accepted` tokens were drawn."""
@@ -158,6 +167,7 @@ class DraftPolicy:
             rates[0] *= MARGIN
             for _, place in chances[: rates.index(max(rates))]:
                 counts[-place] += 1
+                self._without = 0
         both = zip(drafts, counts[::2], counts[1::2], strict=True)
         return [draft.cut(count, of_sibling) for draft, count, of_sibling in both]
 

@@ -122,6 +122,8 @@ class Drafting:
             for state, slots in parts.items()
         ):
             return
+        if not self._head and self._policy is not None and self._policy.rests():
+            return
         siblings = len(self._rows_left)
         for state, draft in self._chosen(parts, budget):
             own = min(len(draft.tokens), budget)

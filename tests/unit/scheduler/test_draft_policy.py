@@ -90,9 +90,10 @@ class Guesses:
 
     def __init__(self, chance: float, source: str = "tree", matched: int = 4) -> None:
         self.chance, self.whole, self._random = chance, list[int](), Random(1)
-        self.source, self.matched = source, matched
+        self.source, self.matched, self.asked = source, matched, 0
 
     def propose(self, _namespace: Hashable, tokens: Sequence[int], most: int) -> Draft | None:
+        self.asked += 1
         follows = self.whole[len(tokens) :][:most]
         guess = [t if self._random.random() < self.chance else (t + 1) % 256 for t in follows]
         return Draft(tuple(guess), self.source, self.matched) if guess else None
@@ -139,6 +140,7 @@ def test_a_source_that_was_wrong_is_tried_again_when_it_would_have_been_right() 
     bench.run()
     assert yields[100:150] == [1] * 50, "it is always wrong"
     assert max(yields[200:]) > 6
+    assert guesses.asked < 200, "while nothing pays it is seldom looked for"
 
 
 @pytest.mark.parametrize("cost", [flat, steep, lambda rows: 1 + 0.08 * rows])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,20 @@ def test_a_prediction_that_is_too_long_is_named(served: tuple[Client, bool]) -> 
         assert "the prediction has 1000000 characters" in refused(answer)["message"]
     else:
         assert answer.status_code == 200
+
+
+def test_a_token_that_the_model_has_not_is_named(
+    served: tuple[Client, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tokenizers with added tokens have them: it would end the engine."""
+    client, drafts = served
+    limits = replace(client.engine.limits, vocab_size=88)
+    monkeypatch.setattr(type(client.engine), "limits", limits)
+    more = {"prompt": "AB", "prediction": {"type": "content", "content": "xy"}}
+    if drafts:
+        assert "prediction holds token id 88" in refused(client.complete(**more))["message"]
+    else:
+        assert client.complete(**more).status_code == 200
 
 
 def test_what_a_grammar_forces_is_told_too(fake: Client) -> None:

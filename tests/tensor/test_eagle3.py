@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,19 @@ def test_the_demo_model_has_a_head() -> None:
     assert right > drafted / 3
 
 
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("requests", [1, 3])
+def test_few_requests_have_drafts_as_long(tmp_path: Path, requests: int) -> None:
+    folder = make_checkpoint(tmp_path / "model", "llama")
+    head = make_head(tmp_path / "head", folder)
+    flags = {"speculative_algorithm": "eagle3", "speculative_draft_model_path": str(head)}
+    flags |= {"max_running_requests": requests, "speculative_num_draft_tokens": 5}
+    with Engine(str(folder), **FLAGS, **flags) as engine:
+        engine.generate(PROMPTS[0], replace(GREEDY, max_tokens=7))
+        # After the prompt one step has five, if none is right; the last ones have fewer.
+        assert engine.stats().accepted_of["eagle3"][0] >= 5 + 4
+
+
 def changed(head: Path, name: str, value: Any) -> None:
     """Change a field of its config, or a tensor; None: take it away."""
     if name[:1].isupper():
@@ -160,6 +174,8 @@ def changed(head: Path, name: str, value: Any) -> None:
         ("eagle_config", {"eagle_aux_hidden_state_layer_ids": [0, 1, 3]}, "for another model"),
         ("eagle_config", {"eagle_aux_hidden_state_layer_ids": [1, 0, 2]}, "rising numbers"),
         ("eagle_config", {"eagle_aux_hidden_state_layer_ids": [1]}, "3 numbers of layers"),
+        ("intermediate_size", 2_000_000_000, "of the draft head is"),
+        ("head_dim", 2_000_000_000, "of the draft head is"),
         ("draft_vocab_size", 150, "'lm_head.weight' of the draft head is F32 of shape"),
         ("Fc.weight", None, "lacks 1 tensor: fc.weight"),
         ("D2t", None, "lacks 1 tensor: d2t"),

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypedDict
 
 import torch
 
+from radixlm.core.batch import MOST_SIBLINGS
 from radixlm.core.config import HEADS, EngineConfig
 from radixlm.core.errors import ConfigError
 from radixlm.formats.model_files import ModelFile, ModelFiles
@@ -101,6 +102,6 @@ def load_head(
         folder = DEMO_HEAD if given is None else Path(given)
         head = load_eagle3(folder, model, dtype=dtype, device=device, choose=packing["choose"])
         paths = weight_files(folder)
-    rows = config.request_rows
+    rows = config.request_rows + MOST_SIBLINGS
     scratch = rows * config.speculative_num_draft_tokens
     return LoadedHead(head, HeadRows(head.shape, scratch), tuple(stamped(paths)))

@@ -210,8 +210,8 @@ def _load(
     )
     grammars = Compiler(tokenizer, vocab_size=limits.vocab_size, eos_ids=eos)
     processor = InputProcessor(limits, eos, grammars)
-    masks, short = MaskFiller(limits.vocab_size), limits.short_length
-    making = partial(make_core, config, tokenizer=tokenizer, masks=masks, short_length=short)
+    masks = MaskFiller(limits.vocab_size)
+    making = partial(make_core, config, tokenizer=tokenizer, masks=masks, limits=limits)
     if warm:
         warm_up(partial(making, runner=runner), cache, processor, grammars)
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays

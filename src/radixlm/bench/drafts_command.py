@@ -114,6 +114,8 @@ def command(
                 rows.append({"weights": name, **row})
                 if row["streams"] == 1:
                     lines.setdefault(row["text"], yields)
+    if not rows:
+        raise click.UsageError(f"--only: no text is named {' or '.join(options['names'])}")
     report = {
         "benchmark": "drafts",
         "model": folder.name,

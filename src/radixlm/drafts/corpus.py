@@ -27,10 +27,11 @@ class CorpusDrafts:
 
     @classmethod
     def load(
-        cls, path: Path, encode: Callable[[str], Key], most: int = MOST_TOKENS
+        cls, path: Path, encode: Callable[[str], Key], vocab_size: int, most: int = MOST_TOKENS
     ) -> CorpusDrafts:
         """Take a file's text, or those of all files in a folder, by name; hidden ones are left out.
-        Raises ConfigError for what can not be read, and for more than `most` tokens.
+        vocab_size: the model's. Raises ConfigError for what can not be read, for more than `most`
+        tokens, and for one that the model does not have.
         """
         drafts, left = cls(), most
         for text in _texts(path, most * _BYTES_A_TOKEN):
@@ -38,6 +39,11 @@ class CorpusDrafts:
             left -= key.size
             if left < 0:
                 raise ConfigError(f"--draft-corpus {path}: more than {most} tokens")
+            if key.max(initial=0) >= vocab_size:
+                raise ConfigError(
+                    f"--draft-corpus {path} holds token id {key.max()}, the model's ids end at "
+                    f"{vocab_size - 1}"
+                )
             drafts.add(key)
         if left == most:
             raise ConfigError(f"--draft-corpus {path} has no text")

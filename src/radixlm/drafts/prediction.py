@@ -76,8 +76,12 @@ class PredictedText:
 
 
 def _aligned(text: bytes, wanted: bytes, start: int, stop: int) -> int:
-    """Find where tokens stand first in a text of tokens, in bytes, or -1."""
-    at = text.find(wanted, start, stop)
-    while at >= 0 and at % TOKEN_BYTES:
-        at = text.find(wanted, at + 1, stop)
-    return at
+    """Find where tokens stand first in a text of tokens, in bytes, or -1. Whatever the text is, it
+    takes as long: bytes of other tokens may agree everywhere.
+    """
+    tokens = np.frombuffer(text, dtype=np.int32)[start // TOKEN_BYTES : stop // TOKEN_BYTES]
+    its = np.frombuffer(wanted, dtype=np.int32)
+    found = np.ones(max(tokens.size - its.size + 1, 0), dtype=bool)
+    for place, token in enumerate(its):
+        found &= tokens[place : place + found.size] == token
+    return start + int(found.argmax()) * TOKEN_BYTES if found.any() else -1

@@ -103,6 +103,10 @@ class Limits:
             return f"{limit}, all that the KV pool holds (see --kv-tokens, --max-pinned-tokens)."
         return f"{limit}."
 
+    def check_prediction(self, key: Key) -> None:
+        """Raise InvalidRequestError for an id that the model does not have."""
+        self._check_id("prediction", int(key.max(initial=0)))
+
     def check_ids(self, params: SamplingParams) -> None:
         """Raise InvalidRequestError for a parameter's token ids that the model does not have."""
         self._check_id("logit_bias", max(params.logit_bias, default=0))

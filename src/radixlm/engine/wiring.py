@@ -22,6 +22,7 @@ from radixlm.drafts.corpus import CorpusDrafts
 from radixlm.drafts.draft import DraftSource
 from radixlm.drafts.tree_drafts import TreeDrafts
 from radixlm.engine.engine_core import EngineCore, Runner
+from radixlm.engine.limits import Limits
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Drafting, DraftPolicy, Scheduler, WaitingRoom, make_order
@@ -78,20 +79,22 @@ def _drafting(
     config: EngineConfig,
     cache: RadixCache,
     tokenizer: Tokenizer | None,
-    short_length: int | None,
+    limits: Limits | None,
     clock: Clock | None,
 ) -> Drafting:
     """Only what grammars force where the config wants no drafts, or `auto` has a model with states.
-    Raises ConfigError for a corpus that can not be read.
+    Raises ConfigError for a corpus that can not be read, or is of other tokens.
     """
     algorithm = config.speculative_algorithm
+    short_length = None if limits is None else limits.short_length
     if algorithm == "off" or (algorithm == "auto" and cache.states is not None):
         return Drafting((), 0, short_length=short_length)
     siblings, chooses = _sibling_rows(config, cache), algorithm == "auto"
     tree = TreeDrafts(cache.tree, _MOST_DRAFTED_FROM, siblings=bool(siblings) and chooses)
     sources: list[DraftSource] = [tree]
-    if config.draft_corpus is not None and tokenizer is not None:
-        sources.append(CorpusDrafts.load(Path(config.draft_corpus), tokenizer.encode_plain))
+    if config.draft_corpus is not None and tokenizer is not None and limits is not None:
+        path, encode = Path(config.draft_corpus), tokenizer.encode_plain
+        sources.append(CorpusDrafts.load(path, encode, limits.vocab_size))
     return Drafting(
         sources,
         config.speculative_num_draft_tokens,
@@ -123,11 +126,11 @@ def make_core(
     masks: MaskFiller | None = None,
     tiering: MakeTiering | None = None,
     clock: Clock | None = None,
-    short_length: int | None = None,
+    limits: Limits | None = None,
     scorer: npt.NDArray[np.float32] | None = None,
 ) -> EngineCore:
-    """See EngineCore. tiering: makes it, where there is a place beside the pool. short_length: see
-    `Namespace.of_length`.
+    """See EngineCore. tiering: makes it, where there is a place beside the pool. limits: the
+    model's.
     """
     journal = Journal()
     order = make_order(config.schedule_policy, config.schedule_seed)
@@ -140,9 +143,9 @@ def make_core(
         schedule_conservativeness=config.schedule_conservativeness,
         preemption_threshold=config.priority_scheduling_preemption_threshold,
         tiers=tiers,
-        short_length=short_length,
+        short_length=None if limits is None else limits.short_length,
         checkpoint_interval=config.state_checkpoint_interval,
-        drafting=_drafting(config, cache, tokenizer, short_length, clock),
+        drafting=_drafting(config, cache, tokenizer, limits, clock),
         sink=journal.note,
         clock=clock,
     )

@@ -275,14 +275,15 @@ def load_eagle3(
             f"the draft head has states of {size} numbers, the model's have {config.target_size}: "
             f"it needs {_EMBEDDING}"
         )
-    taken, options = model.take(config.taken), TensorOptions(dtype, device)
-    head = Eagle3Head(config, taken, None if own else model.embedding, options)
-    weights = head.weights()
-    wanted = {name: tuple(weight.shape) for name, weight in weights.items()}
+    taken, embedding = model.take(config.taken), None if own else model.embedding
+    # Sizes that a config makes up take no memory before they are those of the tensors.
+    shapes = Eagle3Head(config, taken, embedding, TensorOptions(dtype, torch.device("meta")))
+    wanted = {name: tuple(weight.shape) for name, weight in shapes.weights().items()}
     if "d2t" in stored or config.vocabulary != model.config.vocab_size:
         wanted |= {"d2t": (config.vocabulary,), "t2d": (model.config.vocab_size,)}
     _check(stored, stray, wanted)
-    for name, weight in weights.items():
+    head = Eagle3Head(config, taken, embedding, TensorOptions(dtype, device))
+    for name, weight in head.weights().items():
         weight.copy_(stored[name].read())
     if "d2t" in wanted:
         head.propose(_proposed(stored, device))

@@ -271,10 +271,12 @@ class Drafting:
 
 
 def _credited(draft: Draft | None, predicted: Draft | None) -> Draft | None:
-    """A draft that a client's prediction says, too, is the prediction's: usage tells the client."""
+    """A draft that a client's prediction says, too, is the prediction's, as far as that reaches:
+    usage tells the client.
+    """
     if draft is None or predicted is None:
         return draft
     both = min(len(draft.tokens), len(predicted.tokens))
     if in_common(draft.tokens, predicted.tokens) < both:
         return draft
-    return draft._replace(source=predicted.source, sibling=None)
+    return draft.cut(len(predicted.tokens), 0)._replace(source=predicted.source)

@@ -9,6 +9,7 @@ import pytest
 
 from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError
+from radixlm.engine.limits import Limits
 from radixlm.engine.wiring import make_core
 from tests.engines import Bench, byte_tokenizer, make_request
 
@@ -19,7 +20,8 @@ TEXT = "".join(map(chr, range(ord("!"), ord("~"))))
 def drafted(states: int = 0, **flags: Any) -> dict[str, tuple[int, int]]:
     """What is drafted for an answer, by source."""
     bench = Bench(256, states=states, budget=64, vocab_size=90)
-    core = make_core(EngineConfig(**flags), bench.cache, bench.checked, byte_tokenizer())
+    limits, parts = Limits(256, 256, 256), (bench.cache, bench.checked, byte_tokenizer())
+    core = make_core(EngineConfig(**flags), *parts, limits=limits)
     bench.core, bench.scheduler = core, core.scheduler
     core.add(make_request("a", [1, 2, 3], 8))
     bench.run()

@@ -67,6 +67,15 @@ def test_what_a_prediction_says_as_well_is_the_prediction_s() -> None:
         assert bench.core.stats().accepted_of.keys() == sources
 
 
+def test_no_more_is_accepted_of_a_prediction_than_it_has() -> None:
+    answer = Bench(64).expected(make_request("a", PROMPT, 20))
+    request = replace(make_request("a", PROMPT, 20), prediction=as_key(answer[:4]))
+    bench, _ = bench_for(request)
+    bench.run()
+    drafted, accepted = bench.core.stats().accepted_of["prediction"]
+    assert drafted == accepted == 3, "the first one was drawn by the prompt's step"
+
+
 def test_no_draft_is_longer_than_what_may_be_generated() -> None:
     request = make_request("a", PROMPT, 4)
     bench, script = bench_for(request)

@@ -257,7 +257,9 @@ class Service:
         text = None if prediction is None else prediction.text
         if text is None or self.engine.config.speculative_algorithm == "off":
             return None
-        return self.encode(text, add_special_tokens=False, param="prediction")
+        predicted = self.encode(text, add_special_tokens=False, param="prediction")
+        self.engine.limits.check_prediction(predicted)
+        return predicted
 
     def key(self, prompt: str | list[int], *, add_special_tokens: bool, param: str) -> Key:
         """Text or ids, which `param` of the request holds, as a key. Raises InvalidRequestError."""

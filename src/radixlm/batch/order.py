@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import merge
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -26,6 +27,10 @@ RUN_BYTES = 64 * 2**20
 _BESIDE = 160  # of a key in Python's memory
 _HEAD = struct.Struct("<IIQ")  # bytes shared with the key before, further ones, place
 MOST_LINES = 50_000_000
+# A part may be larger or smaller by this much of one, at each end.
+_SLACK = 0.05
+# An answer, of some tokens, costs about as much as that much of a prompt.
+_ANSWER_BYTES = 200
 # The engine's thread is let in after as many lines.
 _BREATH_LINES, _BREATH_SECONDS = 64, 0.0001
 
@@ -34,18 +39,39 @@ _BREATH_LINES, _BREATH_SECONDS = 64, 0.0001
 class BatchPlan:
     """The lines of an input, in the order in which they are to be answered.
 
-    places: indices of `numbers` and `offsets`, which are in the file's order. mark: what
-    identifies the input's content.
+    places: indices of `numbers` and `offsets`, which are in the file's order. shared, fresh: in the
+    order of places, how many bytes of a key are as in the one before, and how many are not. mark:
+    what identifies the input's content.
     """
 
     path: Path
     numbers: array[int]
     offsets: array[int]
     places: array[int]
+    shared: array[int]
+    fresh: array[int]
     mark: str
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def parts(self, count: int) -> list[range]:
+        """Cut the order into parts of about as much to compute, none of them empty, at places of
+        the tree that share least with what is before. There are fewer where there are few lines.
+        """
+        sums = np.cumsum(np.frombuffer(self.fresh, np.uint32), dtype=np.float64)
+        sums += _ANSWER_BYTES * np.arange(1, len(self) + 1)
+        shared = np.frombuffer(self.shared, np.uint32)
+        cuts = [0]
+        for number in range(1, count):
+            wanted = sums[-1] * np.array([number - _SLACK, number, number + _SLACK]) / count
+            low, middle, high = np.searchsorted(sums, wanted) + 1
+            low = max(low, cuts[-1] + 1)
+            found = shared[low : max(high, low + 1)]
+            if found.size:
+                best = low + np.flatnonzero(found == found.min())
+                cuts.append(int(best[np.abs(best - middle).argmin()]))
+        return [range(*each) for each in pairwise([*cuts, len(self)])]
 
     def read(self, file: BinaryIO, place: int) -> bytes:
         """The line at a place, from the open input."""
@@ -87,11 +113,17 @@ def plan(
                     raise InterruptedError
             yield line.key(), place
 
-    places = array("I", (place for _, place in in_order(entries(), scratch)))
+    places, shared, fresh = array("I"), array("I"), array("I")
+    before = b""
+    for key, place in in_order(entries(), scratch):
+        places.append(place)
+        shared.append(_shared(before, key))
+        fresh.append(len(key) - shared[-1])
+        before = key
     if not places:
         raise LineError(1, "there is no request in the file", "empty_file")
     _check_ids(ids, numbers)
-    return BatchPlan(path, numbers, offsets, places, content.hexdigest())
+    return BatchPlan(path, numbers, offsets, places, shared, fresh, content.hexdigest())
 
 
 def in_order(

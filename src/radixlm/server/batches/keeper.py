@@ -25,6 +25,7 @@ from radixlm.server.batches.file_store import (
     FileTable,
     Json,
     file_object,
+    results_of,
 )
 
 T = TypeVar("T")
@@ -202,9 +203,8 @@ class BatchKeeper:
 
     def _paths(self, batch: Json) -> tuple[Path, Path]:
         """The places where answers and errors are written, and stay."""
-        name = batch["id"].removeprefix("batch_")
-        content = self.store.table.content
-        return content(f"file-{name}o"), content(f"file-{name}e")
+        output, errors = map(self.store.table.content, results_of(batch))
+        return output, errors
 
 
 async def _aside(work: Callable[..., T]) -> T:

@@ -15,13 +15,14 @@ from hashlib import blake2b
 from heapq import merge
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, TypeVar
 
 import numpy as np
 
 from radixlm.batch.lines import BatchLine, LineError, raw_lines
 
 Entry = tuple[bytes, int]
+T = TypeVar("T")
 
 RUN_BYTES = 64 * 2**20
 _BESIDE = 160  # of a key in Python's memory
@@ -31,8 +32,8 @@ MOST_LINES = 50_000_000
 _SLACK = 0.05
 # An answer, of some tokens, costs about as much as that much of a prompt.
 _ANSWER_BYTES = 200
-# The engine's thread is let in after as many lines.
-_BREATH_LINES, _BREATH_SECONDS = 64, 0.0001
+# The engine's thread is let in after about a millisecond.
+_BREATH_BYTES, _BREATH_SECONDS = 32_768, 0.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ def plan(
     content = blake2b(digest_size=8)
 
     def entries() -> Iterator[Entry]:
-        for place, raw in enumerate(raw_lines(path, longest)):
+        lines = _gently(raw_lines(path, longest), lambda raw: len(raw.content), stopped)
+        for place, raw in enumerate(lines):
             if place >= MOST_LINES:
                 raise LineError(raw.number + 1, f"there are more than {MOST_LINES} lines")
             line = BatchLine.parse(raw.number + 1, raw.content, endpoint)
@@ -107,15 +109,12 @@ def plan(
             digest = blake2b(line.custom_id.encode("utf-8", "surrogatepass"), digest_size=8)
             ids.frombytes(digest.digest())
             content.update(raw.content)
-            if place % _BREATH_LINES == 0:
-                time.sleep(_BREATH_SECONDS)
-                if stopped():
-                    raise InterruptedError
             yield line.key(), place
 
     places, shared, fresh = array("I"), array("I"), array("I")
     before = b""
-    for key, place in in_order(entries(), scratch):
+    ordered = in_order(entries(), scratch)
+    for key, place in _gently(ordered, lambda entry: len(entry[0]), stopped):
         places.append(place)
         shared.append(_shared(before, key))
         fresh.append(len(key) - shared[-1])
@@ -124,6 +123,21 @@ def plan(
         raise LineError(1, "there is no request in the file", "empty_file")
     _check_ids(ids, numbers)
     return BatchPlan(path, numbers, offsets, places, shared, fresh, content.hexdigest())
+
+
+def _gently(
+    items: Iterable[T], size: Callable[[T], int], stopped: Callable[[], bool]
+) -> Iterator[T]:
+    """Yield all, with a pause now and then. Raises InterruptedError where nobody waits any more."""
+    done = 0
+    for item in items:
+        done += _BESIDE + size(item)
+        if done >= _BREATH_BYTES:
+            done = 0
+            time.sleep(_BREATH_SECONDS)
+            if stopped():
+                raise InterruptedError
+        yield item
 
 
 def in_order(

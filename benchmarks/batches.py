@@ -4,7 +4,8 @@
 
 Few-shot prompts, prefixes of 512 tokens with 24 of their own, shuffled, 8 tokens each, by servers
 with the demo model and a pool that a quarter of the prefixes fill: through 64 clients, then as a
-batch. Tokens computed are compared with the fewest possible, the nodes of the tree of all prompts.
+batch, by one engine and by replicas. Tokens computed are compared with the fewest possible, the
+nodes of the tree of all prompts.
 Then the largest memory of a process that puts many lines in order and writes answers that come at
 once; and the time to the first token of a client, alone and beside a batch. Wanted: 1.01 of the
 fewest, 1.3 of the clients' speed, 300 MB more for a hundred times as many lines, 1.5 of the time.
@@ -34,6 +35,7 @@ from radixlm.batch.batch_run import answer_all
 from radixlm.batch.lines import BatchLine
 from radixlm.batch.order import plan
 from radixlm.batch.results import LineAnswer, Results
+from radixlm.testing.deployed import serving as deployed
 
 VOCAB, PREFIX, OWN, ANSWER, CLIENTS = 2_000, 512, 24, 8, 64
 FLAGS = ("--kv-tokens", "16384", "--disable-access-log")
@@ -128,6 +130,36 @@ def speed(count: int, prefixes: int) -> dict[str, Any]:
     return rows | {"clients_over_batch": round(rows["clients_s"] / rows["batch_s"], 2)}
 
 
+def over_replicas(count: int, prefixes: int, replicas: int) -> dict[str, Any]:
+    asked = prompts(count, prefixes)
+    flags = ("--replicas", str(replicas), "--speculative-algorithm", "off", *FLAGS)
+    with tempfile.TemporaryDirectory() as folder, deployed("deploy", *flags) as served:
+        path = Path(folder) / "in.jsonl"
+        write_lines(path, map(body, asked))
+        url, client = str(served.client.base_url), served.client
+
+        def state() -> dict[str, Any]:
+            found: dict[str, Any] = client.get("/server_info").json()["internal_states"][0]
+            return found
+
+        before, began = state()["computed_tokens"], time.perf_counter()
+        done = wait_for(url, start_batch(url, path))
+        seconds = round(time.perf_counter() - began, 1)
+        time.sleep(3)  # they report once a second
+        tokens = state()["computed_tokens"] - before - count * (ANSWER - 1)
+        homes = {
+            each["replica"]: sum(each["chosen"].values())
+            for each in client.get("/router/replicas").json()["replicas"]
+        }
+    return {
+        "replicas": replicas,
+        "replicas_s": seconds,
+        "replicas_counts": done["request_counts"],
+        "replicas_lines": sorted(homes.values()),
+        "replicas_computed": round(tokens / fewest(asked), 4),
+    }
+
+
 def first_tokens(url: str, count: int) -> float:
     """The median milliseconds until a client's first token."""
     draw, times = random.Random(1), []
@@ -163,7 +195,7 @@ def beside(count: int, prefixes: int) -> dict[str, Any]:
 def hold(lines: int, folder: Path) -> int:
     """The largest memory, in bytes, of a process that answers as many lines at once."""
 
-    async def ask(line: BatchLine, _content: bytes) -> LineAnswer:
+    async def ask(line: BatchLine, _content: bytes, _part: int) -> LineAnswer:
         return LineAnswer(200, line.custom_id, ANSWERED)
 
     draw = random.Random(2)
@@ -192,7 +224,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--prefixes", type=int, default=100)
     parser.add_argument("--lines", type=int, default=1_000_000)
-    parser.add_argument("--only", choices=("speed", "beside", "memory"))
+    parser.add_argument("--only", choices=("speed", "replicas", "beside", "memory"))
+    parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--hold", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.hold is not None:
@@ -202,6 +235,9 @@ def main() -> None:
     rows: dict[str, Any] = {}
     if args.only in (None, "speed"):
         rows |= speed(args.requests, args.prefixes)
+        print(rows, flush=True)
+    if args.only in (None, "replicas"):
+        rows |= over_replicas(args.requests, args.prefixes, args.replicas)
         print(rows, flush=True)
     if args.only in (None, "beside"):
         rows |= beside(args.requests, args.prefixes)

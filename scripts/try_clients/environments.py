@@ -17,6 +17,10 @@ PYTHON = {
     "sglang-router": ("sglang-router==0.3.2",),
     "vllm-router": ("vllm-router==0.1.17",),
     "radixview": ("radixview==0.1.0",),
+    "llama-index": ("llama-index-core==0.14.25", "llama-index-embeddings-openai-like==0.4.0"),
+    "cohere": ("cohere==7.3.1",),
+    "openai-agents": ("openai-agents==0.24.0", "openai==3.57.0"),
+    "ollama-python": ("ollama==0.6.3",),
 }
 NODE = (
     "ai@6.0.326",
@@ -26,6 +30,7 @@ NODE = (
     "@openai/codex@0.169.0",
     "@qwen-code/qwen-code@0.15.10",
     "@anthropic-ai/claude-agent-sdk@0.3.332",
+    "ollama@0.6.4",
 )
 
 

@@ -1,4 +1,4 @@
-"""LangChain's `ChatOpenAI` and `OpenAI`."""
+"""LangChain's `ChatOpenAI` and `OpenAI`, and retrieval by its `OpenAIEmbeddings`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import asyncio
 from importlib.metadata import version
 
 import openai
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_openai import ChatOpenAI, OpenAI
+from langchain_core.runnables import RunnablePassthrough
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import SecretStr
 
+from scripts.try_clients.drivers.asked import DOCUMENTS, FOUND
 from scripts.try_clients.outcome import Outcome, raised
 from scripts.try_clients.server import KEY, MODEL, Served
 
@@ -28,6 +32,7 @@ def use_langchain(server: Served) -> Outcome:
     _stream(chat)
     answered = _batch(chat)
     answered += asyncio.run(_async_calls(chat))
+    _retrieve(chat, OpenAIEmbeddings(model=MODEL, base_url=server.v1, api_key=key, max_retries=0))
     text = OpenAI(model=MODEL, base_url=server.v1, api_key=key, temperature=0, max_tokens=6)
     assert "Madrid" in text.invoke("The capital of Spain is")
     error = raised(openai.BadRequestError, lambda: chat.invoke("hello", max_completion_tokens=0))
@@ -35,7 +40,8 @@ def use_langchain(server: Served) -> Outcome:
     return Outcome(
         client="langchain-openai",
         version=version("langchain-openai"),
-        did="ChatOpenAI: invoke, stream, batch, a chain, ainvoke, astream, abatch; OpenAI: invoke",
+        did="ChatOpenAI: invoke, stream, batch, a chain, ainvoke, astream, abatch; OpenAI: invoke; "
+        "OpenAIEmbeddings, a store, a retriever and a chain that answers from it",
         numbers={"batched_answers": answered},
     )
 
@@ -77,6 +83,25 @@ async def _async_calls(chat: ChatOpenAI) -> int:
     answers = await chat.abatch([_QUESTION.format(country=country) for country in _COUNTRIES])
     _check([str(answer.content) for answer in answers])
     return len(answers)
+
+
+def _retrieve(chat: ChatOpenAI, embeddings: OpenAIEmbeddings) -> None:
+    """It sends token ids of its own, unless it is asked not to: here they mean other texts."""
+    embeddings.check_embedding_ctx_length = False
+    store = InMemoryVectorStore(embeddings)
+    store.add_documents([Document(text) for text in DOCUMENTS])
+    [(found, score)] = store.similarity_search_with_score(DOCUMENTS[FOUND], k=1)
+    assert found.page_content == DOCUMENTS[FOUND], found
+    assert score > 0.999, score
+    prompt = ChatPromptTemplate.from_messages([("human", "{context}\n{question}")])
+    context = store.as_retriever(search_kwargs={"k": 1}) | _joined
+    asked = {"context": context, "question": RunnablePassthrough()}
+    answer = (asked | prompt | chat | StrOutputParser()).invoke("What is the capital of France?")
+    assert answer, "nothing was answered"
+
+
+def _joined(documents: list[Document]) -> str:
+    return "\n".join(each.page_content for each in documents)
 
 
 def _check(texts: list[str]) -> None:

@@ -16,6 +16,7 @@ from scripts.try_clients.agents_tools import run_agents_with_tools
 from scripts.try_clients.contract import use_schemathesis
 from scripts.try_clients.lm_eval_package import LmEval
 from scripts.try_clients.load import use_aiperf
+from scripts.try_clients.other_doors import DOORS, use_door
 from scripts.try_clients.outcome import Outcome
 from scripts.try_clients.report import Report
 from scripts.try_clients.sections import SECTIONS, roomy, use_recorded
@@ -27,6 +28,7 @@ _PACKAGES: Mapping[str, Sequence[str]] = {
         "openai_package:use_openai",
         "openai_tools:use_openai_tools",
         "openai_responses:use_openai_responses",
+        "openai_batches:use_openai_batches",
     ),
     "anthropic": ("anthropic_package:use_anthropic",),
     "pydantic-ai": ("agents_package:use_pydantic_ai",),
@@ -34,7 +36,7 @@ _PACKAGES: Mapping[str, Sequence[str]] = {
 }
 _LOADS = ("lm-eval", "aiperf")
 _WITH_TOOLS = "agents-tools"
-NAMES = (*_PACKAGES, *_LOADS, "schemathesis", *SECTIONS, _WITH_TOOLS)
+NAMES = (*_PACKAGES, *DOORS, *_LOADS, "schemathesis", *SECTIONS, _WITH_TOOLS)
 _EXAMPLES = 10
 # float32, as the reference is; a queue that one request can fill.
 _FLAGS = ("--dtype", "float32", "--max-queued-requests", "100")
@@ -73,13 +75,16 @@ def main() -> int:
 
 def _run_packages(report: Report, work: Path, options: argparse.Namespace) -> None:
     only: Sequence[str] = options.only
-    if not {*_PACKAGES, *_LOADS} & set(only):
+    if not {*_PACKAGES, *DOORS, *_LOADS} & set(only):
         return
     with served(work, "server", _FLAGS) as server:
         for name, places in _PACKAGES.items():
             for place in places if name in only else ():
                 use = resolve_name(f"{__package__}.{place}")
                 report.add(name, server, partial(use, server))
+        for name in DOORS:
+            if name in only:
+                report.add(name, server, partial(use_door, name, server, work))
         lm_eval = LmEval(server, work)
         uses: list[tuple[str, Callable[[], Outcome]]] = [
             ("lm-eval", partial(lm_eval.completions, "huggingface")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 
 from radixlm.scheduler import Scheduler
 from radixlm.server.batches.asking import FEW, PRIORITY, Asking
+from radixlm.server.batches.file_store import FileTable
+from radixlm.server.batches.keeper import BatchKeeper
 from tests.server_support import Client, fake_engine, refused, running, until
 
 WORDS = [f"{'x' * 40} prefix {n % 3} question {n}" for n in range(12)]
@@ -157,6 +160,41 @@ def test_a_batch_is_cancelled(client):
     assert len(records(client, batch.output_file_id)) == batch.request_counts.completed
     assert client.batches.cancel(batch.id).status == "cancelled"
     assert client.files.delete(file.id).deleted
+
+
+def test_a_batch_that_ends_is_not_cancelled(client, monkeypatch):
+    """It is shown as ended when its answers can be fetched, and not as anything else before."""
+    kept, keepers = threading.Event(), []
+    put_files, add = FileTable.put_files, BatchKeeper.add
+
+    def slow(self, owner, files, batch=None):
+        if batch is not None:
+            kept.wait(30)
+        put_files(self, owner, files, batch)
+
+    def spy(self, owner, batch):
+        keepers.append(self)
+        return add(self, owner, batch)
+
+    monkeypatch.setattr(FileTable, "put_files", slow)
+    monkeypatch.setattr(BatchKeeper, "add", spy)
+    file = client.files.create(file=as_file(line(0)), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+    )
+    [keeper] = keepers
+
+    def shown(name: str) -> Any:
+        return keeper.live({"id": batch.id, name: None})[name]
+
+    assert until(lambda: shown("status") == "finalizing")
+    assert shown("output_file_id") is None
+    asyncio.run(keeper.cancel(batch.id))
+    assert shown("status") == "finalizing"
+    kept.set()
+    done = ended(client, batch.id)
+    assert (done.status, done.cancelling_at, done.cancelled_at) == ("completed", None, None)
+    assert records(client, done.output_file_id).keys() == {"r0"}
 
 
 def test_what_is_not_done_in_time_expires(client, monkeypatch):

@@ -27,6 +27,11 @@ SHORT: dict[str, dict[str, Any]] = {
     "/api/generate": {"options": {"num_predict": 3}},
 }
 VARIED = (
+    "GET /v1/files",
+    "POST /v1/batches",
+    "GET /v1/batches",
+    "POST /v1/conversations/{conversation_id}/items",
+    "GET /v1/conversations/{conversation_id}/items",
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
@@ -65,6 +70,7 @@ LONG = {
     "POST /v1/responses",
     "POST /v1/responses/input_tokens",
     "POST /v1/conversations",
+    "POST /v1/conversations/{conversation_id}/items",
     "POST /api/chat",
     "POST /api/generate",
     "POST /api/embeddings",
@@ -84,12 +90,16 @@ LONG = {
 
 
 @pytest.fixture(scope="module")
-def operations() -> Iterator[dict[str, Any]]:
+def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """By method and path. Short requests only, since many of the cases are valid."""
     engine, _ = fake_engine(context_length=100)
-    schema = schemathesis.openapi.from_asgi("/openapi.json", Client(engine).app)
+    folder = tmp_path_factory.mktemp("files") / "files"
+    store = FileStore(FileTable(folder), FileLimits(10_000, 100_000))
+    app = Client(engine, batches=BatchKeeper(store)).app
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     found = [result.ok() for result in schema.get_all_operations()]
     yield {operation.label: operation for operation in found}
+    store.close()
     assert until(lambda: idle_and_whole(engine))
     asyncio.run(engine.close())
 
@@ -218,13 +228,7 @@ def test_a_conversation_is_as_told(operations):
     ask(f"GET {whole}", 404, path_parameters=place)
 
 
-def test_files_and_batches_are_as_told(tmp_path):
-    engine, _ = fake_engine(context_length=100)
-    store = FileStore(FileTable(tmp_path / "files"), FileLimits(10_000, 100_000))
-    app = Client(engine, batches=BatchKeeper(store)).app
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
-    operations = {each.ok().label: each.ok() for each in schema.get_all_operations()}
-
+def test_files_and_batches_are_as_told(operations):
     def ask(label: str, status: int = 200, **options: Any) -> Any:
         answer = operations[label].Case(**options).call_and_validate()
         assert answer.status_code == status
@@ -248,8 +252,6 @@ def test_files_and_batches_are_as_told(tmp_path):
     ask("GET /v1/batches", query={"limit": 1})
     ask("DELETE /v1/files/{file_id}", **place)
     ask("GET /v1/files/{file_id}", 404, **place)
-    store.close()
-    asyncio.run(engine.close())
 
 
 def test_a_node_is_as_told(operations):

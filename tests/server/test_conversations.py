@@ -163,6 +163,48 @@ def test_one_that_is_cancelled_adds_nothing():
     asyncio.run(engine.close())
 
 
+@pytest.mark.parametrize("fields", [{"stream": True}, {"background": True}])
+def test_one_answer_is_made_in_it_at_a_time(fields: dict[str, Any]):
+    engine, _ = fake_engine(seconds=0.02)
+    with (
+        live(engine) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0) as client,
+    ):
+        made = client.conversations.create()
+        asked = {"model": NAME, "input": "hi", "conversation": made.id}
+        running = client.responses.create(**asked, **fields, max_output_tokens=200)
+        with pytest.raises(openai.BadRequestError) as refusal:
+            client.responses.create(**asked)
+        assert (refusal.value.code, refusal.value.param) == ("conversation_locked", "conversation")
+        client.responses.input_tokens.count(**asked)  # which reads it alone
+        if "stream" in fields:
+            running.close()
+        else:
+            client.responses.cancel(running.id)
+
+        def goes_on() -> bool:
+            with contextlib.suppress(openai.BadRequestError):
+                return bool(client.responses.create(**asked, max_output_tokens=1))
+            return False
+
+        assert until(goes_on)
+    asyncio.run(engine.close())
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}])
+def test_the_next_may_follow_at_once(fields: dict[str, Any]):
+    with served(script="hello the") as client:
+        asked = {"model": NAME, "input": "hi", "conversation": client.conversations.create().id}
+        for _ in range(5):
+            answer = client.responses.create(**asked, **fields)
+            if fields:
+                assert any(event.type == "response.completed" for event in answer)
+        for wrong in ({"top_p": 3}, {"previous_response_id": "resp_1"}, {"model": "other"}):
+            with pytest.raises(openai.APIStatusError):
+                client.responses.create(**{**asked, **wrong})
+        client.responses.create(**asked)
+
+
 def test_one_that_goes_meanwhile_ends_no_answer():
     engine, _ = fake_engine(seconds=0.02)
     with live(engine) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="k") as client:
@@ -191,6 +233,8 @@ def test_one_that_goes_meanwhile_ends_no_answer():
         ("/ID", {}, "metadata"),
         ("/ID/items", {}, "items"),
         ("/ID/items", {"items": []}, "items"),
+        ("", {"items": [USER] * 21}, "items"),
+        ("/ID/items", {"items": [USER] * 21}, "items"),
         ("/ID/items?include=nothing", {"items": [USER]}, "include[0]"),
     ],
 )

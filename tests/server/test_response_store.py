@@ -7,6 +7,7 @@ import json
 import random
 import sqlite3
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -261,7 +262,7 @@ def test_work_is_cancelled_once():
             done.append("stored")
 
     async def main() -> None:
-        store.start("a", work())
+        store.start("a", work(), ExitStack())
         await asyncio.sleep(0)
         first = asyncio.create_task(store.stop("a"))
         await asyncio.sleep(0)

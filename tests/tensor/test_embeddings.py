@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 
 from radixlm import Engine
-from radixlm.core.errors import InvalidRequestError
+from radixlm.core.errors import CheckpointError, InvalidRequestError
 from radixlm.testing.checkpoints import write_random_checkpoint
 
 SHARED = list(range(100, 150))
@@ -28,6 +29,7 @@ MODULES = [
         "type": "sentence_transformers.models.Normalize",
     },
 ]
+WEIGHTS = "model.safetensors"
 PROMPT = "Instruct: search\nQuery:"
 
 
@@ -123,11 +125,79 @@ def test_a_prompt_of_the_model_s_goes_before_the_text(folder: Path) -> None:
             engine.embed("cats", prompt_name="other")
 
 
+def write_dense(folder: Path, width: int, out: int, *, tanh: bool = False) -> torch.nn.Linear:
+    """A module as sentence-transformers saves it."""
+    made = torch.nn.Linear(width, out, bias=tanh)
+    folder.mkdir()
+    save_file({f"linear.{name}": its for name, its in made.state_dict().items()}, folder / WEIGHTS)
+    kind = "activation.Tanh" if tanh else "linear.Identity"
+    said = {"in_features": width, "out_features": out, "bias": tanh}
+    said["activation_function"] = f"torch.nn.modules.{kind}"
+    (folder / "config.json").write_text(json.dumps(said))
+    return made
+
+
+def with_dense(folder: Path, *places: str) -> None:
+    """As EmbeddingGemma's folder has them: before the normalizing."""
+    kind = "sentence_transformers.models.Dense"
+    dense = [{"type": kind, "path": place} for place in places]
+    (folder / "modules.json").write_text(json.dumps([*MODULES[:2], *dense, MODULES[2]]))
+
+
+@pytest.mark.parametrize("mode", ["lasttoken", "mean_tokens"])
+def test_states_go_through_dense_modules(tmp_path: Path, mode: str) -> None:
+    made = write_random_checkpoint("tiny", tmp_path / "tiny", dtype="float32")
+    write_modules(made, mode)
+    model = transformers.AutoModel.from_pretrained(str(made), dtype=torch.float32)
+    width = model.config.hidden_size
+    first = write_dense(made / "2_Dense", width, 4 * width, tanh=True)
+    second = write_dense(made / "3_Dense", 4 * width, 24)
+    with_dense(made, "2_Dense", "3_Dense")
+    with Engine(str(made), dtype="float32", kv_tokens=2_000) as engine:
+        embedded, [cut] = engine.embed(PROMPTS), engine.embed(PROMPTS[0], dimensions=8)
+        with pytest.raises(InvalidRequestError, match="dimensions must be from 1 to 24"):
+            engine.embed(PROMPTS[0], dimensions=25)
+    for prompt, each in zip(PROMPTS, embedded, strict=True):
+        with torch.inference_mode():
+            states = model(torch.tensor([prompt])).last_hidden_state[0]
+            pooled = states.mean(0) if mode == "mean_tokens" else states[-1]
+            known = second(torch.tanh(first(pooled)))
+        assert each.embedding.shape == (24,)
+        assert each.embedding @ (known / known.norm()).numpy() >= 0.99999
+    assert np.allclose(
+        cut.embedding,
+        embedded[0].embedding[:8] / np.linalg.norm(embedded[0].embedding[:8]),
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "missing", "reason"),
+    [
+        ((63, 8), "", "after .* features it needs"),
+        ((0, 8), WEIGHTS, "neither model.safetensors"),
+        ((0, 8), "config.json", "config.json"),
+    ],
+)
+def test_dense_modules_that_do_not_fit_are_errors(
+    tmp_path: Path, sizes: tuple[int, int], missing: str, reason: str
+) -> None:
+    made = write_random_checkpoint("tiny", tmp_path / "tiny", dtype="float32")
+    write_modules(made)
+    width = json.loads((made / "config.json").read_text())["hidden_size"]
+    write_dense(made / "2_Dense", sizes[0] or width, sizes[1])
+    if missing:
+        (made / "2_Dense" / missing).unlink()
+    with_dense(made, "2_Dense")
+    with pytest.raises(CheckpointError, match=reason):
+        Engine(str(made), dtype="float32", kv_tokens=2_000)
+
+
 @pytest.mark.parametrize(
     ("mode", "more", "reason"),
     [
         ("max_tokens", (), "pools by max_tokens"),
-        ("lasttoken", ({"type": "sentence_transformers.models.Dense", "path": "3"},), "Dense"),
+        ("lasttoken", ({"type": "sentence_transformers.models.LSTM", "path": "3"},), "LSTM"),
     ],
 )
 def test_other_ways_are_refused_by_name(tmp_path: Path, mode: str, more: Any, reason: str) -> None:

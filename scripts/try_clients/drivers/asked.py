@@ -30,6 +30,13 @@ TOOL: dict[str, Any] = {
     },
 }
 WEATHER = "12 degrees"
+DOCUMENTS = (
+    "The capital of France is Paris.",
+    "There was a little cat who lived in a house near the forest.",
+    "The sum of 12 and 17 is 29.",
+    "It is cold in the north in winter, and dark.",
+)
+FOUND = 2  # the one that is looked for
 
 
 def check(cached: list[int]) -> None:

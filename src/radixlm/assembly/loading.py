@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from radixlm.assembly.chosen import chosen, reached_of
+from radixlm.assembly.dense_modules import read_dense
 from radixlm.assembly.heads import ProductPacking, load_head
 from radixlm.assembly.model_impl import by_transformers, load_foreign
 from radixlm.assembly.places import open_places
@@ -34,6 +35,7 @@ from radixlm.engine import EngineClient, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, NamedPath
 from radixlm.engine.engine_core import Runner
 from radixlm.engine.loop import Inbound
+from radixlm.engine.pooled_states import PooledStates
 from radixlm.engine.wiring import make_cache, make_core, resolve_pin_budget
 from radixlm.formats.model_files import ModelFile, ModelFiles
 from radixlm.formats.pooling import Pooling, pooling_of
@@ -171,7 +173,7 @@ def _load(
     files, model_config, device, dtype = chosen(config)
     weights, context = stamped(files.weights()), resolve_context(config, model_config)
     tokenizer, template = texts_of(config, files)
-    scoring, scorer = read_scorer(config, files, model_config, tokenizer)
+    made_of_states, pooled = _pooled(config, files, model_config, tokenizer)
     ranks = start_ranks(config, files, model_config, device, threads, undo)
     reached, split = reached_of(config, model_config), None if ranks is None else ranks.split
     model = make_model(config, files, reached, dtype, device, progress=progress, split=split)
@@ -204,7 +206,7 @@ def _load(
         broken_prefixes=_checked_prefixes(template, tokenizer),
         threads=threads,
         kv_cache_dtype=_name(pool.keys[0].dtype),
-        **_as_flags_say(config) | _pooled(config, files, model_config, scoring),
+        **_as_flags_say(config) | made_of_states,
         **states.described(),
         **places.described(),
     )
@@ -216,7 +218,7 @@ def _load(
         warm_up(partial(making, runner=runner), cache, processor, grammars)
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
-    core = making(cache, runner=runner, tiering=places.tiering, scorer=scorer)
+    core = making(cache, runner=runner, tiering=places.tiering, pooled=pooled)
     team().leave()  # from here on the engine's thread computes
     most = config.max_queued_requests
     beside = places if ranks is None else BackgroundWorkers(places, ranks, inbox)
@@ -271,11 +273,15 @@ def _as_flags_say(config: EngineConfig) -> dict[str, Any]:
 
 
 def _pooled(
-    config: EngineConfig, files: ModelFiles, model: ModelConfig, scoring: Scoring
-) -> dict[str, Any]:
-    """Fields of ModelInfo. Raises CheckpointError."""
+    config: EngineConfig, files: ModelFiles, model: ModelConfig, tokenizer: Tokenizer
+) -> tuple[dict[str, Any], PooledStates]:
+    """Fields of ModelInfo, and what makes embeddings and scores. Raises CheckpointError."""
+    scoring, scorer = read_scorer(config, files, model, tokenizer)
     pooling = pooling_of(files, foreign=by_transformers(config, files))
-    return {"hidden_size": model.hidden_size, "pooling": pooling, "scoring": scoring}
+    if dense := read_dense(files, model.hidden_size):
+        pooling = replace(pooling, dimensions=dense[-1].weight.shape[0])
+    described = {"hidden_size": model.hidden_size, "pooling": pooling, "scoring": scoring}
+    return described, PooledStates(scorer, dense)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -10,7 +10,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import CheckpointError
 from radixlm.formats.classifiers import ScoringHead, is_classifier, scoring_head
 from radixlm.formats.model_files import ModelFile, ModelFiles
-from radixlm.formats.pooling import logit_score_of
+from radixlm.formats.pooling import module_folders
 from radixlm.formats.scoring import Scoring
 from radixlm.models.decoder import EMBEDDING, HEAD
 from radixlm.models.model_config import ModelConfig
@@ -29,7 +29,8 @@ def read_scorer(
     if isinstance(files, ModelFile):
         return Scoring(), None
     said = files.whole_config()
-    head = scoring_head(files.name, said, logit_score_of(files))
+    scores = [folder / "config.json" for folder in module_folders(files, "LogitScore")]
+    head = scoring_head(files.name, said, scores[0] if scores else None)
     if head is None:
         return Scoring(), None
     answers = not is_classifier(said)

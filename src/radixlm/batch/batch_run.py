@@ -19,12 +19,12 @@ _AT_ONCE, _BYTES_AT_ONCE = 32, 4 * 2**20
 
 
 class AskLine(Protocol):
-    """Answers a line, with its bytes as they stand in the input.
+    """Answers a line of a part, with its bytes as they stand in the input.
 
     Raises EngineDeadError where nothing will ever be answered.
     """
 
-    async def __call__(self, line: BatchLine, content: bytes, /) -> LineAnswer: ...
+    async def __call__(self, line: BatchLine, content: bytes, part: int, /) -> LineAnswer: ...
 
 
 async def answer_all(
@@ -33,19 +33,42 @@ async def answer_all(
     ask: AskLine,
     room: Callable[[], int],
     report: Callable[[LineAnswer], None] = lambda _: None,
+    parts: int = 1,
 ) -> None:
-    """Answer each line that is not done, in the plan's order.
+    """Answer each line that is not done, in the plan's order; of several parts side by side.
 
-    room: how many may be asked at a time now. report: called with each answer. Cancelled, it ends
-    the requests under way, whose lines are not done. Raises what `ask` and `results` raise.
+    room: how many of a part may be asked at a time now. report: called with each answer. Cancelled,
+    it ends the requests under way, whose lines are not done. Raises what `ask` and `results` raise.
     """
+    working = [
+        asyncio.create_task(_answer_part(plan, results, ask, room, report, *each))
+        for each in enumerate(plan.parts(parts))
+    ]
+    try:
+        for done in asyncio.as_completed(working):
+            await done
+    finally:
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+
+
+async def _answer_part(
+    plan: BatchPlan,
+    results: Results,
+    ask: AskLine,
+    room: Callable[[], int],
+    report: Callable[[LineAnswer], None],
+    part: int,
+    span: range,
+) -> None:
     ended = asyncio.Event()
     running: set[asyncio.Task[None]] = set()
 
     async def answer(place: int, content: bytes) -> None:
         try:
             line = BatchLine.parse(plan.numbers[place] + 1, content)
-            while (reply := await ask(line, content)).status in _LATER:
+            while (reply := await ask(line, content, part)).status in _LATER:
                 await asyncio.sleep(PAUSE_SECONDS)
             results.add(place, line.custom_id, reply)
             report(reply)
@@ -58,7 +81,7 @@ async def answer_all(
             task.result()
 
     try:
-        async for place, content in _left(plan, results.done):
+        async for place, content in _left(plan, results.done, span):
             take_ended()
             while len(running) >= max(room(), 1):
                 ended.clear()
@@ -83,13 +106,13 @@ async def _wait(ended: asyncio.Event) -> None:
         return
 
 
-async def _left(plan: BatchPlan, done: bytearray) -> AsyncIterator[tuple[int, bytes]]:
-    """The places of what is to be answered, in order, each with its line."""
+async def _left(plan: BatchPlan, done: bytearray, span: range) -> AsyncIterator[tuple[int, bytes]]:
+    """The places of what is to be answered of a part, in order, each with its line."""
 
     def read(file: BinaryIO, start: int) -> tuple[list[tuple[int, bytes]], int]:
         found: list[tuple[int, bytes]] = []
         size = 0
-        while start < len(plan) and len(found) < _AT_ONCE and size < _BYTES_AT_ONCE:
+        while start < span.stop and len(found) < _AT_ONCE and size < _BYTES_AT_ONCE:
             place = plan.places[start]
             start += 1
             if not done[place]:
@@ -97,18 +120,24 @@ async def _left(plan: BatchPlan, done: bytearray) -> AsyncIterator[tuple[int, by
                 size += len(found[-1][1])
         return found, start
 
-    at = 0
+    at = span.start
     with plan.path.open("rb") as file:
-        while at < len(plan):
+        while at < span.stop:
             found, at = await asyncio.to_thread(read, file, at)
             for each in found:
                 yield each
 
 
-def expire(plan: BatchPlan, results: Results, code: str, message: str) -> None:
-    """Write an error for each line that is not done. Takes time in proportion to them."""
+def expire(
+    plan: BatchPlan, results: Results, code: str, message: str, *, stopped: Callable[[], bool]
+) -> None:
+    """Write an error for each line that is not done. Takes time in proportion to them. stopped:
+    whether nobody waits for it any more; it raises InterruptedError then.
+    """
     with plan.path.open("rb") as file:
         for place, done in enumerate(results.done):
             if not done:
+                if stopped():
+                    raise InterruptedError
                 line = BatchLine.parse(plan.numbers[place] + 1, plan.read(file, place))
                 results.add_error(place, line.custom_id, code, message)

@@ -13,39 +13,66 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from heapq import merge
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, BinaryIO, TypeVar
 
 import numpy as np
 
 from radixlm.batch.lines import BatchLine, LineError, raw_lines
 
 Entry = tuple[bytes, int]
+T = TypeVar("T")
 
 RUN_BYTES = 64 * 2**20
 _BESIDE = 160  # of a key in Python's memory
 _HEAD = struct.Struct("<IIQ")  # bytes shared with the key before, further ones, place
 MOST_LINES = 50_000_000
-# The engine's thread is let in after as many lines.
-_BREATH_LINES, _BREATH_SECONDS = 64, 0.0001
+# A part may be larger or smaller by this much of one, at each end.
+_SLACK = 0.05
+# An answer, of some tokens, costs about as much as that much of a prompt.
+_ANSWER_BYTES = 200
+# The engine's thread is let in after about a millisecond.
+_BREATH_BYTES, _BREATH_SECONDS = 32_768, 0.0001
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
     """The lines of an input, in the order in which they are to be answered.
 
-    places: indices of `numbers` and `offsets`, which are in the file's order. mark: what
-    identifies the input's content.
+    places: indices of `numbers` and `offsets`, which are in the file's order. shared, fresh: in the
+    order of places, how many bytes of a key are as in the one before, and how many are not. mark:
+    what identifies the input's content.
     """
 
     path: Path
     numbers: array[int]
     offsets: array[int]
     places: array[int]
+    shared: array[int]
+    fresh: array[int]
     mark: str
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def parts(self, count: int) -> list[range]:
+        """Cut the order into parts of about as much to compute, none of them empty, at places of
+        the tree that share least with what is before. There are fewer where there are few lines.
+        """
+        sums = np.cumsum(np.frombuffer(self.fresh, np.uint32), dtype=np.float64)
+        sums += _ANSWER_BYTES * np.arange(1, len(self) + 1)
+        shared = np.frombuffer(self.shared, np.uint32)
+        cuts = [0]
+        for number in range(1, count):
+            wanted = sums[-1] * np.array([number - _SLACK, number, number + _SLACK]) / count
+            low, middle, high = np.searchsorted(sums, wanted) + 1
+            low = max(low, cuts[-1] + 1)
+            found = shared[low : max(high, low + 1)]
+            if found.size:
+                best = low + np.flatnonzero(found == found.min())
+                cuts.append(int(best[np.abs(best - middle).argmin()]))
+        return [range(*each) for each in pairwise([*cuts, len(self)])]
 
     def read(self, file: BinaryIO, place: int) -> bytes:
         """The line at a place, from the open input."""
@@ -72,7 +99,8 @@ def plan(
     content = blake2b(digest_size=8)
 
     def entries() -> Iterator[Entry]:
-        for place, raw in enumerate(raw_lines(path, longest)):
+        lines = _gently(raw_lines(path, longest), lambda raw: len(raw.content), stopped)
+        for place, raw in enumerate(lines):
             if place >= MOST_LINES:
                 raise LineError(raw.number + 1, f"there are more than {MOST_LINES} lines")
             line = BatchLine.parse(raw.number + 1, raw.content, endpoint)
@@ -81,17 +109,35 @@ def plan(
             digest = blake2b(line.custom_id.encode("utf-8", "surrogatepass"), digest_size=8)
             ids.frombytes(digest.digest())
             content.update(raw.content)
-            if place % _BREATH_LINES == 0:
-                time.sleep(_BREATH_SECONDS)
-                if stopped():
-                    raise InterruptedError
             yield line.key(), place
 
-    places = array("I", (place for _, place in in_order(entries(), scratch)))
+    places, shared, fresh = array("I"), array("I"), array("I")
+    before = b""
+    ordered = in_order(entries(), scratch)
+    for key, place in _gently(ordered, lambda entry: len(entry[0]), stopped):
+        places.append(place)
+        shared.append(_shared(before, key))
+        fresh.append(len(key) - shared[-1])
+        before = key
     if not places:
         raise LineError(1, "there is no request in the file", "empty_file")
     _check_ids(ids, numbers)
-    return BatchPlan(path, numbers, offsets, places, content.hexdigest())
+    return BatchPlan(path, numbers, offsets, places, shared, fresh, content.hexdigest())
+
+
+def _gently(
+    items: Iterable[T], size: Callable[[T], int], stopped: Callable[[], bool]
+) -> Iterator[T]:
+    """Yield all, with a pause now and then. Raises InterruptedError where nobody waits any more."""
+    done = 0
+    for item in items:
+        done += _BESIDE + size(item)
+        if done >= _BREATH_BYTES:
+            done = 0
+            time.sleep(_BREATH_SECONDS)
+            if stopped():
+                raise InterruptedError
+        yield item
 
 
 def in_order(

@@ -132,7 +132,8 @@ class GenerateRequest:
     breakpoints: what of the prompt is to be kept once it is computed, as far as there is room.
     hint: what is known of what comes after it. prediction: what much of its answer may be.
     trace: W3C's headers, by which the span is named that it is part of. pooled: what is
-    wanted of the prompt beside the first token of the answer.
+    wanted of the prompt beside the first token of the answer. rank: which of several replicas
+    computes it, modulo their number; None is any.
 
     Set by the engine's input processor: max_tokens, within the context and the pool; seed, so that
     a retracted request draws the same numbers again; stop_token_ids, with the end-of-sequence ids
@@ -154,6 +155,7 @@ class GenerateRequest:
     constraint: Constraint | None = None
     trace: Mapping[str, str] = field(default_factory=dict)
     pooled: Pooled = Pooled.NOTHING
+    rank: int | None = None
 
 
 class FinishReason(StrEnum):

@@ -7,9 +7,6 @@ from contextlib import nullcontext
 from dataclasses import fields
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.errors import InvalidRequestError
@@ -42,7 +39,7 @@ class EngineCore:
     tokenizer: None makes no text. masks: needed for requests with a grammar. jump_forward: see
     output_processor.AnswerState. journal: what the scheduler notes for viewers; without it they see
     no request come or go. tiering: where there is a store in host memory or on disk. stuck: nothing
-    can be computed before it reports. scorer: (labels, width), makes scores of a state.
+    can be computed before it reports. pooled: what is made of states.
     """
 
     def __init__(
@@ -56,7 +53,7 @@ class EngineCore:
         jump_forward: bool = True,
         journal: Journal | None = None,
         tiering: Tiering | None = None,
-        scorer: npt.NDArray[np.float32] | None = None,
+        pooled: PooledStates | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.cache = cache
@@ -66,7 +63,7 @@ class EngineCore:
         journal = Journal() if journal is None else journal
         self.watching = Watching(cache, scheduler, journal, cache.clock)
         self.tiering = tiering
-        self._pooled = PooledStates(scorer)
+        self._pooled = pooled or PooledStates()
         self.stuck = False
         self._steps = 0
         self._kv_bytes_read = 0

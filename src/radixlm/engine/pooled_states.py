@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +10,22 @@ import numpy.typing as npt
 
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.request import Pooled, RequestOutput
+from radixlm.formats.pooling import DenseLayer
 
 
 class PooledStates:
-    """scorer: (labels, width), makes scores of a state. By request under way: what is wanted of it,
-    and the sum of its states so far; a request that is not in it has computed none.
+    """scorer: (labels, width), makes scores of a state. dense: what embeddings go through.
+
+    By request under way: what is wanted of it, and the sum of its states so far; a request that is
+    not in it has computed none.
     """
 
-    def __init__(self, scorer: npt.NDArray[np.float32] | None = None) -> None:
-        self._scorer = scorer
+    def __init__(
+        self,
+        scorer: npt.NDArray[np.float32] | None = None,
+        dense: Sequence[DenseLayer] = (),
+    ) -> None:
+        self._scorer, self._dense = scorer, dense
         self._sums: dict[str, tuple[Pooled, npt.NDArray[np.float32]]] = {}
 
     def take(self, batch: ScheduledBatch, result: StepResult) -> None:
@@ -35,8 +43,11 @@ class PooledStates:
         pooled, made = self._sums.pop(output.request_id)
         if pooled is Pooled.MEAN:
             made = (made / np.float32(output.prompt_tokens)).astype(np.float32)
-        elif pooled is Pooled.SCORES and self._scorer is not None:
-            made = self._scorer @ made
+        if pooled is Pooled.SCORES:
+            made = made if self._scorer is None else self._scorer @ made
+        else:
+            for layer in self._dense:
+                made = layer(made)
         return replace(output, hidden=made) if output.token_ids else output
 
     def drop(self, request_id: str) -> None:

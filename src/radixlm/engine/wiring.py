@@ -8,9 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from radixlm.cache import RadixCache
 from radixlm.cache.components.states import StateSlots
 from radixlm.cache.components.window_slots import WindowSize
@@ -23,6 +20,7 @@ from radixlm.drafts.draft import DraftSource
 from radixlm.drafts.tree_drafts import TreeDrafts
 from radixlm.engine.engine_core import EngineCore, Runner
 from radixlm.engine.limits import Limits
+from radixlm.engine.pooled_states import PooledStates
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Drafting, DraftPolicy, Scheduler, WaitingRoom, make_order
@@ -127,7 +125,7 @@ def make_core(
     tiering: MakeTiering | None = None,
     clock: Clock | None = None,
     limits: Limits | None = None,
-    scorer: npt.NDArray[np.float32] | None = None,
+    pooled: PooledStates | None = None,
 ) -> EngineCore:
     """See EngineCore. tiering: makes it, where there is a place beside the pool. limits: the
     model's.
@@ -158,5 +156,5 @@ def make_core(
         jump_forward=not config.disable_jump_forward,
         journal=journal,
         tiering=tiers,
-        scorer=scorer,
+        pooled=pooled,
     )

@@ -6,6 +6,7 @@ Source: https://sbert.net/docs/package_reference/sentence_transformer/models.htm
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,20 +25,39 @@ _MODES = {"lasttoken": Pooled.LAST, "cls": Pooled.FIRST, "mean": Pooled.MEAN}
 # Older files have a switch for each.
 _SWITCHES = {"lasttoken": "lasttoken", "cls_token": "cls", "mean_tokens": "mean"}
 _SWITCH = "pooling_mode_"
-_KINDS = frozenset({"Transformer", "Pooling", "Normalize"})
+_KINDS = re.compile(r"Transformer,Pooling(,Dense)*(,Normalize)?")
+_ACTIVATIONS = ("Identity", "Tanh")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseLayer:
+    """A module after the pooling. weight: (out, in). bias: (out,). activation: torch's name."""
+
+    weight: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.float32] | None
+    activation: str
+
+    def __call__(self, state: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """(in,) -> (out,)"""
+        made: npt.NDArray[np.float32] = self.weight @ state
+        if self.bias is not None:
+            made = made + self.bias
+        return np.tanh(made) if self.activation == "Tanh" else made
 
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
     """pooled: of which tokens the states are. normalize: to length 1. prompts: texts to be put
     before an input, by name; default_prompt: the name of the one that is where none is asked for.
-    refused: why there are no embeddings; empty: there are.
+    dimensions: where they are others than the model's. refused: why there are no embeddings;
+    empty: there are.
     """
 
     pooled: Pooled = Pooled.LAST
     normalize: bool = True
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    dimensions: int | None = None
     refused: str = ""
 
     def check(self) -> None:
@@ -45,8 +65,9 @@ class Pooling:
         if self.refused:
             raise InvalidRequestError(f"this model gives no embeddings here: {self.refused}")
 
-    def check_dimensions(self, dimensions: int | None, width: int) -> None:
+    def check_dimensions(self, dimensions: int | None, hidden_size: int) -> None:
         """Raise InvalidRequestError for more dimensions than the model has."""
+        width = self.dimensions or hidden_size
         if dimensions is not None and not 0 < dimensions <= width:
             raise wrong("dimensions", f"must be from 1 to {width}, the model's, got {dimensions}")
 
@@ -67,7 +88,7 @@ class Pooling:
     def embedding(
         self, hidden: npt.NDArray[np.float32], dimensions: int | None = None
     ) -> npt.NDArray[np.float32]:
-        """The embedding of a hidden state: its first `dimensions` alone, then normalized
+        """The embedding of a pooled state: its first `dimensions` alone, then normalized
         (Matryoshka).
         """
         cut = hidden[:dimensions]
@@ -104,24 +125,40 @@ def pooling_of(files: ModelFiles, *, foreign: bool) -> Pooling:
         raise CheckpointError(
             f"{config}: default_prompt_name {default!r:.80} is not among the prompts"
         )
-    refused = next(
-        (f"its module {name} is not supported" for name in names if name not in _KINDS), ""
-    )
-    pooled = Pooled.LAST
+    pooled, refused = Pooled.LAST, ""
+    if not _KINDS.fullmatch(",".join(names)):
+        refused = f"its modules {', '.join(names)} in this order are not supported"
     for name, place in modules:
         if name == "Pooling" and not refused:
             pooled, refused = _pooled(files.path / place / "config.json")
-    return Pooling(pooled, "Normalize" in names, prompts, default, refused)
+        if name == "Dense" and not refused:
+            refused = _refusal_of_dense(files.path / place / "config.json")
+    return Pooling(pooled, "Normalize" in names, prompts, default, refused=refused)
 
 
-def logit_score_of(files: ModelFolder) -> Path | None:
-    """The config of sentence-transformers' module LogitScore, where a folder has that. Raises
+def module_folders(files: ModelFolder, kind: str) -> list[Path]:
+    """The folders of sentence-transformers' modules of a kind, in their order. Raises
     CheckpointError.
     """
     path = files.path / "modules.json"
     found = _modules(path) if path.is_file() else []
-    places = [place for name, place in found if name == "LogitScore"]
-    return files.path / places[0] / "config.json" if places else None
+    return [files.path / place for name, place in found if name == kind]
+
+
+def dense_activation(said: Mapping[str, Any]) -> str:
+    """torch's name of what follows a module Dense, by its config."""
+    return str(said.get("activation_function", "Tanh")).rpartition(".")[2]
+
+
+def _refusal_of_dense(path: Path) -> str:
+    said = read_json_object(path)
+    if (name := dense_activation(said)) not in _ACTIVATIONS:
+        return f"the activation {name} of its module Dense is not supported"
+    takes = said.get("module_input_name") or "sentence_embedding"
+    gives = said.get("module_output_name") or takes
+    if (takes, gives) != ("sentence_embedding", "sentence_embedding"):
+        return f"its module Dense makes {gives} of {takes}, which is not supported"
+    return ""
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:

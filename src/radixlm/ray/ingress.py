@@ -17,11 +17,12 @@ from radixlm.ray.replicated_engine import ReplicatedEngine
 from radixlm.ray.router_handle import RouterHandle
 from radixlm.ray.router_routes import replica_metrics, routes_over
 from radixlm.server.app import create_app
+from radixlm.server.batches.keeper import BatchKeeper
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.logs import log_to_stderr
 from radixlm.server.http.tracing import traced
 from radixlm.server.insight.recorder import recording
-from radixlm.server.serve import stored_responses
+from radixlm.server.serve import stored_files, stored_responses
 from radixlm.text.model_folder import resolve_model
 
 _SECONDS_BETWEEN = 0.5
@@ -51,18 +52,24 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         settings, engine = self._settings, self._engine
-        return create_app(
+        files = self._ending.enter_context(stored_files(settings))
+        self._batches = BatchKeeper(files, parts=lambda: max(len(engine.replicas()), 1))
+        app = create_app(
             engine,
             served_model_name=settings.first_name(engine.info.name),
             config=settings,
             responses=self._ending.enter_context(stored_responses(settings)),
+            batches=self._batches,
             recorder=self._ending.enter_context(recording(settings)),
             tracing=self._ending.enter_context(traced(settings)),
             more_routes=routes_over(engine),
             more_metrics=lambda: replica_metrics(engine.replicas()),
         )
+        self._resuming = asyncio.get_running_loop().create_task(self._batches.resume())
+        return app
 
     async def __del__(self) -> None:
-        if hasattr(self, "_ending"):
+        if hasattr(self, "_batches"):
+            await self._batches.close()
             self._ending.close()
             await self._engine.close()

@@ -81,6 +81,7 @@ class TokenRouter(RequestRouter):
             request.params.max_tokens,
             list(by_name),
             pending.kwargs["tokenizer"],
+            request.rank,
         )
         try:
             choice = await asyncio.wait_for(asked, _PATIENCE_SECONDS)

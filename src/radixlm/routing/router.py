@@ -31,7 +31,7 @@ _NEWEST_ANSWER = 0.05
 class Why(StrEnum):
     """The reason for a request's replica."""
 
-    ONLY = "only"  # there was no other
+    ONLY = "only"  # there was no other, or it was asked for
     LONGEST_PREFIX = "longest_prefix"  # no other holds more of it
     IN_FLIGHT = "in_flight"  # its prefix is being computed there
     SPILLED = "spilled"  # others hold more of it, and have more to do, or had lately
@@ -62,7 +62,7 @@ class ReplicaChoice(NamedTuple):
         rest = f"{self.missing} of {self.prompt} tokens to compute, {self.queue:.0f} ahead of them"
         match self.why:
             case Why.ONLY:
-                return f"the only replica; {rest}"
+                return f"the only replica that may be chosen; {rest}"
             case Why.IN_FLIGHT:
                 return f"its prefix of {self.cached} tokens is being computed there; {rest}"
             case Why.LONGEST_PREFIX:

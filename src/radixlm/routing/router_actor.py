@@ -69,10 +69,12 @@ class RouterActor:
         max_tokens: int | None,
         among: Collection[str],
         tokenizer: str = "",
+        rank: int | None = None,
     ) -> ReplicaChoice:
         """Choose as Router.choose does, of those replicas that are heard of and have this
         tokenizer, and the namespace's adapter: while a model is replaced by another there are
-        replicas of both. Of these, those that reported lately; all, where none did.
+        replicas of both. Of these, those that reported lately; all, where none did. rank: the one
+        of them that is wanted, modulo their number, if it did.
         """
         now = self._forget_gone()
         own = {
@@ -81,8 +83,10 @@ class RouterActor:
             if (heard := self._heard.get(name)) and heard.serves(tokenizer, namespace.adapter_id)
         }
         speaking = [name for name, at in own.items() if now - at <= SILENT_SECONDS]
+        wanted = None if rank is None or not own else sorted(own)[rank % len(own)]
+        among = [wanted] if wanted in speaking else speaking or own
         return self.router.choose(
-            request_id, namespace, key, max_tokens=max_tokens, among=speaking or own, now=now
+            request_id, namespace, key, max_tokens=max_tokens, among=among, now=now
         )
 
     def report(self, report: Report) -> bool:

@@ -119,3 +119,23 @@ def test_nesting_that_python_does_not_read_is_an_error(tmp_path):
     path.write_bytes(b'{"custom_id": "a", "body": ' + b"[" * 100_000)
     with pytest.raises(LineError, match="line 1: is not valid JSON"):
         plan(path, 1 << 20)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_parts_are_cut_where_least_is_shared(tmp_path, count):
+    """A hundred trees under one root; a cut inside one would compute it twice."""
+    shots = [f"{'rules ' * 50}{n} {'example ' * 50}" for n in range(100, 200)]
+    asked = [f"{shot}question {n}" for n in range(10) for shot in shots]
+    random.Random(2).shuffle(asked)
+    found = plan(written(tmp_path / "in", *asked), 1 << 20)
+    parts = found.parts(count)
+    assert [at for part in parts for at in part] == [*range(1000)]
+    for part in parts:
+        assert 0.88 < count * len(part) / 1000 < 1.12
+        first, before = (asked[found.places[at]] for at in (part.start, part.start - 1))
+        assert first.split("question")[0] != before.split("question")[0]
+
+
+def test_there_are_as_many_parts_as_lines_at_most(tmp_path):
+    found = plan(written(tmp_path / "in", "a", "b"), 1 << 20)
+    assert [len(each) for each in found.parts(4)] == [1, 1]

@@ -105,7 +105,7 @@ def test_lines_are_asked_in_order_and_again_where_there_was_no_room(tmp_path, mo
     running = 0
     most = 0
 
-    async def ask(line: BatchLine, _: bytes) -> LineAnswer:
+    async def ask(line: BatchLine, content: bytes, part: int) -> LineAnswer:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -128,7 +128,7 @@ def test_what_ended_while_lines_were_read_is_not_waited_for(tmp_path, monkeypatc
     whole = inputs(tmp_path, 200)
     results = Results(whole.mark, whole.numbers, tmp_path / "out", tmp_path / "out")
 
-    async def ask(line: BatchLine, _: bytes) -> LineAnswer:
+    async def ask(line: BatchLine, content: bytes, part: int) -> LineAnswer:
         return GOOD
 
     async def answered() -> None:
@@ -144,7 +144,7 @@ def test_what_ask_raises_ends_the_run_and_what_is_done_stays(tmp_path):
     whole = inputs(tmp_path, 20)
     results = Results(whole.mark, whole.numbers, tmp_path / "out", tmp_path / "out")
 
-    async def ask(line: BatchLine, _: bytes) -> LineAnswer:
+    async def ask(line: BatchLine, content: bytes, part: int) -> LineAnswer:
         await asyncio.sleep(0)
         if results.completed == 7:
             raise RuntimeError("gone")
@@ -156,3 +156,22 @@ def test_what_ask_raises_ends_the_run_and_what_is_done_stays(tmp_path):
     again = Results(whole.mark, whole.numbers, tmp_path / "out", tmp_path / "out")
     again.close()
     assert 7 <= again.completed < 10
+
+
+def test_parts_are_answered_side_by_side_each_in_order(tmp_path):
+    whole = inputs(tmp_path, 100)
+    results = Results(whole.mark, whole.numbers, tmp_path / "out", tmp_path / "out")
+    asked: list[list[str]] = [[], []]
+    waiting = asyncio.Barrier(2)  # passed by two at once
+
+    async def ask(line: BatchLine, content: bytes, part: int) -> LineAnswer:
+        asked[part].append(line.body["prompt"])
+        if len(asked[part]) == 1:
+            await waiting.wait()
+        return GOOD
+
+    asyncio.run(answer_all(whole, results, ask, lambda: 1, parts=2))
+    results.close()
+    assert [*asked[0], *asked[1]] == sorted(f"{n % 5} {n}" for n in range(100))
+    assert 40 <= len(asked[0]) <= 60
+    assert results.completed == 100

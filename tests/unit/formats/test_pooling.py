@@ -35,6 +35,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+DENSE = {"path": "2_Dense", "type": f"{KIND}Dense"}
+
+
 def write(path: Path, content: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content))
@@ -76,7 +79,8 @@ def test_what_is_not_normalized_is_so_when_it_is_cut(folder):
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
-        ("modules.json", [*MODULES, {"path": "3", "type": f"{KIND}Dense"}], "its module Dense"),
+        ("modules.json", [*MODULES, {"path": "3", "type": f"{KIND}Dense"}], "in this order"),
+        ("modules.json", [*MODULES, {"path": "3", "type": f"{KIND}LSTM"}], "modules .*, LSTM"),
         ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "by max_tokens"),
         ("1_Pooling/config.json", {**LAST, "pooling_mode_cls_token": True}, "cls and lasttoken"),
         ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "by weightedmean"),
@@ -87,9 +91,21 @@ def test_what_is_not_normalized_is_so_when_it_is_cut(folder):
             "leave out the prompt",
         ),
         ("config.json", {"use_bidirectional_attention": True}, "those after them"),
+        ("modules.json", [*MODULES[:2], DENSE, {**DENSE, "path": "3"}], "activation GELU"),
+        (
+            "modules.json",
+            [*MODULES[:2], DENSE, {**DENSE, "path": "4"}],
+            "makes sentence_embedding of",
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(folder, file, content, reason):
+    write(folder / "2_Dense/config.json", {})
+    write(folder / "3/config.json", {"activation_function": "torch.nn.GELU"})
+    write(
+        folder / "4/config.json",
+        {"module_input_name": "token_embeddings", "module_output_name": "sentence_embedding"},
+    )
     write(folder / file, content)
     with pytest.raises(InvalidRequestError, match=f"gives no embeddings here: .*{reason}"):
         read(folder).check()

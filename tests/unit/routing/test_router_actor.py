@@ -9,6 +9,7 @@ from radixlm.core.errors import QueueFullError
 from radixlm.core.keys import as_key
 from radixlm.core.request import Namespace
 from radixlm.routing import FeedUpdate, Position, Report, RouterActor
+from radixlm.routing.router import Why
 from radixlm.routing.router_actor import GONE_SECONDS, LOST_SECONDS, SILENT_SECONDS
 from radixlm.routing.tree_mirror import ResidentPrefix
 
@@ -26,8 +27,8 @@ class Scene:
     def speak(self, *names: str, **what) -> list[bool]:
         return [self.actor.report(Report(name, 1_000, 750, **what)) for name in names]
 
-    def choose(self, request_id: str = "1"):
-        return self.actor.choose(request_id, HERE, PROMPT, 8, self.names)
+    def choose(self, request_id: str = "1", rank: int | None = None):
+        return self.actor.choose(request_id, HERE, PROMPT, 8, self.names, "", rank)
 
     def requests(self) -> dict[str, int]:
         return {each.replica: each.requests for each in self.actor.replicas()}
@@ -144,3 +145,13 @@ def test_requests_with_an_adapter_go_where_it_is():
     assert chosen("", ["plain"]) == "plain"
     with pytest.raises(QueueFullError):
         chosen("fr@1", ["plain"])
+
+
+def test_a_rank_names_a_replica_for_as_long_as_it_speaks():
+    scene = Scene("b", "a", "c")
+    assert [scene.choose(f"{n}", n).replica for n in range(4)] == ["a", "b", "c", "a"]
+    assert scene.choose("5", 1).why is Why.ONLY
+    scene.clock.advance(SILENT_SECONDS + 1)
+    scene.speak("a", "c")
+    assert scene.choose("6", 2).replica == "c"  # others' ranks are what they were
+    assert scene.choose("7", 1).replica in ("a", "c")

@@ -43,9 +43,9 @@ class Asking:
     def on_behalf_of(self, tenant: str) -> AskLine:
         """The function that answers a line on a tenant's behalf."""
 
-        async def ask(line: BatchLine, content: bytes) -> LineAnswer:
+        async def ask(line: BatchLine, content: bytes, part: int) -> LineAnswer:
             try:
-                body = _body_of(content)
+                body = _body_of(content, part)
             except InvalidRequestError as error:
                 refusal = json.dumps(OPENAI.body(error)).encode()
                 return LineAnswer(400, uuid.uuid4().hex, refusal)
@@ -64,14 +64,16 @@ class Asking:
         """
         return self._service.engine.config.request_rows * 5 // 4
 
-    def room(self, batches: int) -> int:
-        """How many lines of a batch may be under way now. batches: how many run."""
+    def room(self, batches: int, parts: int = 1) -> int:
+        """How many lines of a batch's part may be under way now. batches: how many run. parts: how
+        many a batch has, each for an engine of its own.
+        """
         if self._service.under_way.quiet_for() < QUIET_SECONDS:
             return FEW
         rows = int(_SHARE * self._service.engine.config.request_rows)
         # A key's own limit is for its clients, too.
-        per_key = (self._service.config.max_queued_requests_per_key or 2 * rows) // 2
-        return max(min(rows // max(batches, 1), per_key), 1)
+        per_key = (self._service.config.max_queued_requests_per_key or 2 * rows * parts) // 2
+        return max(min(rows // max(batches, 1), per_key // parts), 1)
 
 
 class Batches(Protocol):
@@ -81,12 +83,15 @@ class Batches(Protocol):
         """Take whom lines are asked. Called once, before anything runs."""
 
 
-def _body_of(content: bytes) -> bytes:
-    """The body in a line, as it is sent. Raises InvalidRequestError."""
+def _body_of(content: bytes, part: int) -> bytes:
+    """The body in a line, as it is sent: a part goes to one of several replicas whole. Raises
+    InvalidRequestError.
+    """
     body = parse_json(content)["body"]
     for name in ("stream", "background"):
         if body.get(name):
             raise wrong(name, "is not for batches: an answer is written when it is whole")
+    body["data_parallel_rank"] = part
     given = body.get("priority")
     if given is None or type(given) is int:
         body["priority"] = PRIORITY + max(min(given or 0, -PRIORITY - 1), PRIORITY)

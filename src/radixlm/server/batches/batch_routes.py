@@ -84,7 +84,14 @@ class BatchObject(TypedDict):
     input_file_id: str
     completion_window: Literal["24h"]
     status: Literal[
-        "validating", "in_progress", "completed", "failed", "expired", "cancelling", "cancelled"
+        "validating",
+        "in_progress",
+        "finalizing",
+        "completed",
+        "failed",
+        "expired",
+        "cancelling",
+        "cancelled",
     ]
     output_file_id: str | None
     error_file_id: str | None

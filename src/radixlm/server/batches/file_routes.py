@@ -91,9 +91,7 @@ def keeper_of(request: Request) -> BatchKeeper:
     """The batches, which `create_app` put into the application. Raises UnsupportedRouteError."""
     keeper: BatchKeeper | None = request.app.state.batches
     if keeper is None:
-        raise UnsupportedRouteError(
-            "Files and batches are not supported by this server: over replicas use radixlm serve"
-        )
+        raise UnsupportedRouteError("Files and batches are not supported by this server")
     return keeper
 
 

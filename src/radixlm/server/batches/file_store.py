@@ -2,12 +2,13 @@
 
 index.sqlite     files, batches: an owner's; a batch as the JSON that its route answers
 file-...         a file's content; answers of a batch that runs are written where they will stay
-upload-...       what is being uploaded; taken away at the next start
+upload-...       what is being uploaded; taken away at the next start, as is content of no file
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import sqlite3
@@ -36,6 +37,15 @@ CREATE TABLE IF NOT EXISTS batches (
 CREATE INDEX IF NOT EXISTS files_of ON files (owner, number);
 CREATE INDEX IF NOT EXISTS batches_of ON batches (owner, number);
 """
+_OLD = """
+SELECT owner, id FROM files WHERE expires < ? AND id NOT IN
+    (SELECT json_extract(shown, '$.input_file_id') FROM batches WHERE ended IS NULL)
+"""
+# Of an owner's batches that have ended, the oldest go.
+_TOO_MANY = """
+DELETE FROM batches WHERE owner = :owner AND ended IS NOT NULL AND number <=
+    (SELECT number FROM batches WHERE owner = :owner ORDER BY number DESC LIMIT 1 OFFSET :most)
+"""
 Json = dict[str, Any]
 Table = Literal["files", "batches"]
 P = ParamSpec("P")
@@ -43,6 +53,7 @@ T = TypeVar("T")
 
 LIFETIME = 30 * 86_400
 MOST_FILES = 10_000
+MOST_BATCHES = 10_000  # that an owner may look at
 MOST_OPEN = 100  # batches of one owner that have not ended
 
 
@@ -79,8 +90,17 @@ class FileTable:
             raise ConfigError(f"--file-storage-path {folder}: another server uses it") from None
         except (OSError, ValueError, sqlite3.Error) as error:
             raise ConfigError(f"--file-storage-path {folder}: {error}") from None
-        for left in folder.glob("upload-*"):
-            left.unlink()
+        self._drop_strays()
+
+    def _drop_strays(self) -> None:
+        """Take away uploads that were cut short, and content of no file: a server that was killed
+        may have left it.
+        """
+        known = {name for (name,) in self._db.execute("SELECT id FROM files")}
+        known.update(*(results_of(owned.shown) for owned in self.open_batches()))
+        for path in (*self.folder.glob("upload-*"), *self.folder.glob("file-*")):
+            if path.name not in known:
+                path.unlink()
 
     def close(self) -> None:
         self._db.close()
@@ -88,12 +108,17 @@ class FileTable:
 
     def used(self) -> int:
         """Bytes of all content, of what is being written, too."""
-        return sum(path.stat().st_size for path in self.folder.glob("*-*"))
+        used = 0
+        for path in self.folder.glob("*-*"):
+            with contextlib.suppress(FileNotFoundError):  # it gets its place, or goes, meanwhile
+                used += path.stat().st_size
+        return used
 
     def count(self) -> int:
-        """How many files there are, without those that are too old, which go."""
-        old = "SELECT owner, id FROM files WHERE expires < ?"
-        for owner, file_id in self._db.execute(old, (self._now(),)).fetchall():
+        """How many files there are, without those that are too old, which go, unless a batch reads
+        them.
+        """
+        for owner, file_id in self._db.execute(_OLD, (self._now(),)).fetchall():
             self.delete_file(owner, file_id)
         with self._db:
             self._db.execute("DELETE FROM batches WHERE ended < ?", (self._now() - LIFETIME,))
@@ -125,6 +150,7 @@ class FileTable:
             "ON CONFLICT (id) DO UPDATE SET shown = excluded.shown, ended = excluded.ended",
             (batch["id"], owner, json.dumps(batch), ended),
         )
+        self._db.execute(_TOO_MANY, {"owner": owner, "most": MOST_BATCHES})
 
     def get(self, table: Table, owner: str, wanted: str) -> Json | None:
         """An owner's file or batch; None for another's, or one that never was or is gone."""
@@ -177,6 +203,12 @@ class FileTable:
     def content(self, file_id: str) -> Path:
         """The place of a file's content."""
         return self.folder / file_id
+
+
+def results_of(batch: Json) -> tuple[str, str]:
+    """The files of a batch's answers and errors."""
+    name = batch["id"].removeprefix("batch_")
+    return f"file-{name}o", f"file-{name}e"
 
 
 def is_ended(batch: Json) -> bool:

@@ -8,9 +8,10 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from radixlm.batch.batch_run import answer_all, expire
 from radixlm.batch.lines import LineError
@@ -24,7 +25,10 @@ from radixlm.server.batches.file_store import (
     FileTable,
     Json,
     file_object,
+    results_of,
 )
+
+T = TypeVar("T")
 
 _logger = logging.getLogger("radixlm.server")
 _EXPIRED = "This request could not be executed before the completion window expired."
@@ -33,11 +37,11 @@ _EXPIRED = "This request could not be executed before the completion window expi
 class BatchKeeper:
     """Runs batches in the event loop that serves.
 
-    store: the caller's to close.
+    store: the caller's to close. parts: into how many a batch is cut, which run side by side.
     """
 
-    def __init__(self, store: FileStore) -> None:
-        self.store = store
+    def __init__(self, store: FileStore, parts: Callable[[], int] = lambda: 1) -> None:
+        self.store, self._parts = store, parts
         self._asking: Asking | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._open: dict[str, tuple[str, Json]] = {}
@@ -52,6 +56,13 @@ class BatchKeeper:
         """Go on with what an earlier server left."""
         for owned in await self.store.call(FileTable.open_batches):
             self._start(owned.owner, owned.shown)
+
+    async def close(self) -> None:
+        """Leave what runs to a later server."""
+        tasks = [*self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def add(self, owner: str, batch: Json) -> None:
         """Keep a batch, and run it. Raises QueueFullError."""
@@ -121,19 +132,10 @@ class BatchKeeper:
             raise EngineDeadError("the batches are connected with no server")
         table = self.store.table
         source = table.content(batch["input_file_id"])
-        stopped = threading.Event()
         try:
-            whole = await asyncio.to_thread(
-                plan,
-                source,
-                asking.longest,
-                batch["endpoint"],
-                scratch=table.folder,
-                stopped=stopped.is_set,
+            whole = await _aside(
+                partial(plan, source, asking.longest, batch["endpoint"], scratch=table.folder)
             )
-        except asyncio.CancelledError:
-            stopped.set()
-            raise
         except LineError as error:
             await self._fail(owner, batch, error.code, str(error), error.number)
             return
@@ -144,7 +146,7 @@ class BatchKeeper:
         results = await asyncio.to_thread(
             Results, batch["id"], whole.numbers, *self._paths(batch), room
         )
-        ending = "completed"
+        ending, parts = "completed", self._parts()
         with self._shown(batch, results):
             try:
                 async with asyncio.timeout(batch["expires_at"] - time.time()):
@@ -152,10 +154,12 @@ class BatchKeeper:
                         whole,
                         results,
                         asking.on_behalf_of(owner),
-                        lambda: asking.room(len(self._results)),
+                        lambda: asking.room(len(self._results), parts),
+                        parts=parts,
                     )
             except TimeoutError:
-                await asyncio.to_thread(expire, whole, results, "batch_expired", _EXPIRED)
+                batch["status"] = "finalizing"
+                await _aside(partial(expire, whole, results, "batch_expired", _EXPIRED))
                 ending = "expired"
         await self._end(owner, batch, ending)
 
@@ -177,26 +181,44 @@ class BatchKeeper:
         await self._end(owner, batch, "failed")
 
     async def _end(self, owner: str, batch: Json, status: str) -> None:
-        """Give what was answered to its owner as files, and the batch its last status."""
+        """Give what was answered to its owner as files, and the batch its last status, in one
+        moment; until then, it can not be cancelled any more.
+        """
         now = _now()
-        files: list[Json] = []
+        ended, files = dict(batch), list[Json]()
+        if batch["status"] != "cancelling":
+            batch["status"] = "finalizing"
         for name, path in zip(("output", "error"), self._paths(batch), strict=True):
             if path.exists() and (size := path.stat().st_size):
                 title = f"{batch['id']}_{name}.jsonl"
                 files.append(file_object(path.name, size, title, "batch_output", now))
-                batch[f"{name}_file_id"] = path.name
+                ended[f"{name}_file_id"] = path.name
             else:
                 path.unlink(missing_ok=True)
         if status in ("completed", "expired"):
-            batch["finalizing_at"] = now
-        batch |= {"status": status, f"{status}_at": now}
-        await self.store.call(FileTable.put_files, owner, files, dict(batch))
+            ended["finalizing_at"] = now
+        ended |= {"status": status, f"{status}_at": now}
+        await self.store.call(FileTable.put_files, owner, files, ended)
+        batch |= ended
 
     def _paths(self, batch: Json) -> tuple[Path, Path]:
         """The places where answers and errors are written, and stay."""
-        name = batch["id"].removeprefix("batch_")
-        content = self.store.table.content
-        return content(f"file-{name}o"), content(f"file-{name}e")
+        output, errors = map(self.store.table.content, results_of(batch))
+        return output, errors
+
+
+async def _aside(work: Callable[..., T]) -> T:
+    """Do something long in a thread, which asks `stopped` whether anybody waits for its result, and
+    is waited for in any case: it uses open files.
+    """
+    stopped = threading.Event()
+    thread = asyncio.ensure_future(asyncio.to_thread(work, stopped=stopped.is_set))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        stopped.set()
+        await asyncio.gather(thread, return_exceptions=True)
+        raise
 
 
 def _counts(results: Results) -> dict[str, Any]:

@@ -113,6 +113,8 @@ class CacheParams(Body):
     cache_ttl: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     # The name of an adapter that is loaded.
     lora_path: str | None = None
+    # Which of several replicas computes it, modulo their number.
+    data_parallel_rank: Annotated[int, Field(ge=0, lt=2**31)] | None = None
 
     def hint(self, breakpoints: Sequence[Breakpoint] = ()) -> Hint:
         """The hint that the policy learns: what is said, else how long, else that something is

@@ -66,6 +66,7 @@ class Exchange:
         each prompt which replica it went to and why, for the access log; no prompt's, where it was
         refused. None on routes that have none.
     begun: when it came, by the server's clock.
+    ending: what ends with it.
     """
 
     def __init__(self, scope: Scope, send: Send, begun: float) -> None:
@@ -83,15 +84,17 @@ class Exchange:
         self.usage: Callable[[], tuple[int, int, int, Sequence[str]]] | None = None
         self.tenant = tenant_in(headers)
         self.begun = begun
+        self.ending = contextlib.ExitStack()
         self._send = send
         self._scope = scope
         scope[_SCOPE_KEY] = self
 
     def forget(self) -> None:
-        """The request is over: leave its scope, which would otherwise hold itself through `send`,
-        and with it the body, until the next search for such cycles.
+        """The request is over: end what ends with it, and leave its scope, which would otherwise
+        hold itself through `send`, and with it the body, until the next search for such cycles.
         """
         self._scope.pop(_SCOPE_KEY, None)
+        self.ending.close()
 
     async def send(self, message: Message) -> None:
         """The ASGI `send` that the application gets."""

@@ -92,6 +92,10 @@ class ModelNotFoundError(Refusal, status=404, code="model_not_found"):
     """The request names a model that is not served here."""
 
 
+class ConversationLockedError(Refusal, status=400, code="conversation_locked"):
+    """Another response is being made in the conversation."""
+
+
 class NotFoundError(Refusal, status=404, code="not_found"):
     """An error: nothing that the client may see is stored under this id."""
 

@@ -115,6 +115,7 @@ class Generation:
                 hint=fields.hint(breakpoints),
                 prediction=prediction,
                 pooled=pooled,
+                rank=fields.data_parallel_rank,
             )
             for prompt, (key, own) in enumerate(zip(keys, params, strict=True))
             for place in range(n)

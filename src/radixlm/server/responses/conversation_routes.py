@@ -126,9 +126,7 @@ async def list_items(
     found = await store_of(request).call(
         conversations.page, conversation_id, query.after, query.limit + 1, ascending=ascending
     )
-    if found is None:
-        raise wrong("after", f"{query.after!r:.80} is the id of none of these items")
-    return JSONResponse(items_page(found, query.limit))
+    return JSONResponse(items_page(found, query.limit, query.after))
 
 
 @router.get(

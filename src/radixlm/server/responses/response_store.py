@@ -19,6 +19,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from heapq import heapify, heappop, heapreplace
@@ -30,6 +31,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from radixlm.core.errors import ConfigError
 from radixlm.formats.private_files import open_database
 from radixlm.server.config.server_config import ServerConfig
+from radixlm.server.http.http_errors import ConversationLockedError
 
 _VERSION = 2
 _SCHEMA = """
@@ -306,6 +308,7 @@ class ResponseStore:
         self._turns = turns
         self._thread = ThreadPoolExecutor(1, "radixlm-responses")
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._held: set[tuple[str, str]] = set()
 
     @classmethod
     def from_config(cls, config: ServerConfig) -> ResponseStore:
@@ -343,11 +346,34 @@ class ResponseStore:
         work = partial(method, self._turns, *args, **kwargs)
         return await loop.run_in_executor(self._thread, work)
 
-    def start(self, turn_id: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`, which makes this response, also when its client has gone."""
+    def hold(self, owner: str, conversation: str | None) -> ExitStack:
+        """Let no other response be made in an owner's conversation until that is closed. Raises
+        ConversationLockedError.
+        """
+        held = ExitStack()
+        if conversation is not None:
+            if (owner, conversation) in self._held:
+                raise ConversationLockedError(
+                    "Another process is currently operating on this conversation. Please retry in "
+                    "a few seconds.",
+                    param="conversation",
+                )
+            self._held.add((owner, conversation))
+            held.callback(self._held.remove, (owner, conversation))
+        return held
+
+    def start(self, turn_id: str, work: Coroutine[Any, Any, None], held: ExitStack) -> None:
+        """Run `work`, which makes this response, also when its client has gone. held: closed when
+        it has ended.
+        """
         task = asyncio.create_task(work)
         self._tasks[turn_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(turn_id, None))
+
+        def end(_: asyncio.Task[None]) -> None:
+            self._tasks.pop(turn_id, None)
+            held.close()
+
+        task.add_done_callback(end)
 
     async def stop(self, turn_id: str) -> None:
         """Cancel the work on a response and wait until it has ended, if there is any.

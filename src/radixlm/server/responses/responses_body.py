@@ -21,6 +21,7 @@ from radixlm.server.http.fields import NotYet
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
+MOST_ADDED = 20  # items, to a conversation at a time
 MAX_METADATA = 16
 MAX_METADATA_KEY = 64
 MAX_METADATA_VALUE = 512
@@ -305,7 +306,7 @@ class ItemsQuery(Body):
 class ConversationBody(Body):
     """POST /v1/conversations. Source: https://platform.openai.com/docs/api-reference/conversations."""
 
-    items: ListOf[AnyItem] | None = None
+    items: Annotated[ListOf[AnyItem], Field(max_length=MOST_ADDED)] | None = None
     metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None = None
 
 
@@ -318,7 +319,7 @@ class ConversationUpdate(Body):
 class ItemsBody(Body):
     """POST /v1/conversations/{conversation_id}/items."""
 
-    items: Annotated[ListOf[AnyItem], Field(min_length=1)]
+    items: Annotated[ListOf[AnyItem], Field(min_length=1, max_length=MOST_ADDED)]
 
 
 class IncludeQuery(Body):

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from radixlm.core.errors import InvalidRequestError, RequestTooLargeError, wrong
 from radixlm.server.bodies.conversation import Conversation, Json, new_id
 from radixlm.server.http.body import MAX_OBJECTS, in_callers_words, not_too_deep
+from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotFoundError, timed_out
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
@@ -56,8 +57,10 @@ def store_of(request: Request) -> ResponseStore:
 async def create_response(request: Request, body: bodies.ResponseBody) -> Response:
     """OpenAI's responses: made, and stored unless store is false."""
     service, store = service_of(request), store_of(request)
-    chat, body = await response_task(service, store, body, tenant_of(request))
-    writer = ResponseWriter(service, store, chat, body, stored_items(body))
+    tenant, ending = tenant_of(request), exchange_of(request).ending
+    held = ending.enter_context(store.hold(tenant, body.in_conversation))
+    chat, body = await response_task(service, store, body, tenant)
+    writer = ResponseWriter(service, store, chat, body, stored_items(body), held)
     if not body.background:
         streams = bool(body.stream)
         return await respond(
@@ -70,7 +73,8 @@ async def create_response(request: Request, body: bodies.ResponseBody) -> Respon
             param="background",
         )
     begun = JSONResponse(writer.response())
-    store.start(chat.generation.request_id, _make(service, chat.generation, writer))
+    work = _make(service, chat.generation, writer)
+    store.start(chat.generation.request_id, work, ending.pop_all())
     return begun
 
 
@@ -146,14 +150,16 @@ async def list_input_items(
     found = items if query.order == "asc" else items[::-1]
     if query.after is not None:
         places = [place for place, item in enumerate(found) if item["id"] == query.after]
-        if not places:
-            raise wrong("after", f"{query.after!r:.80} is the id of none of these items")
-        found = found[places[0] + 1 :]
-    return JSONResponse(items_page(found, query.limit))
+        found = found[places[0] + 1 :] if places else None
+    return JSONResponse(items_page(found, query.limit, query.after))
 
 
-def items_page(found: list[Json], limit: int) -> wire.InputItems:
-    """The first of the items that were found, as a page of them."""
+def items_page(found: list[Json] | None, limit: int, after: str | None = None) -> wire.InputItems:
+    """The first of the items that were found after one, as a page of them. Raises
+    InvalidRequestError where that is not there.
+    """
+    if found is None:
+        raise wrong("after", f"{after!r:.80} is the id of none of these items")
     page = found[:limit]
     return {
         "object": "list",

@@ -6,6 +6,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from radixlm import parsers
@@ -151,7 +152,8 @@ class ItemWriter:
 class ResponseWriter:
     """The Writer of one response.
 
-    input_items: as they are stored and given back, with their ids.
+    input_items: as they are stored and given back, with their ids. held: closed when others may go
+        on in its conversation.
     """
 
     def __init__(
@@ -161,11 +163,12 @@ class ResponseWriter:
         chat: ChatTask,
         body: bodies.ResponseBody,
         input_items: list[Json],
+        held: ExitStack,
     ) -> None:
         self.meter = UsageMeter(1, caches=service.caches)
         self.status: wire.Outcome = "queued" if body.background else "in_progress"
         self._service = service
-        self._store = store
+        self._store, self._held = store, held
         self._body = body
         self._created = int(time.time())
         self._generation, tokenizer = chat.generation, service.engine.tokenizer
@@ -209,6 +212,7 @@ class ResponseWriter:
         self._writer.finish("completed" if self.status == "completed" else "incomplete")
         await self._say()
         await self.store()
+        self._held.close()
         self._write_whole(_LAST.get(self.status, "response.incomplete"))
         return self._new_events()
 

@@ -17,6 +17,7 @@ from radixlm.core.request import Pooled
 from radixlm.memory.staging import NoPlaceError, staging_for
 from radixlm.models import CausalLM
 from radixlm.runner.step_graphs import FixedMemory, record_for, why_eager
+from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.quantized_folders import Recipe, quantize_folder, write_mxfp4, write_plain
 from radixlm.testing.reference import make_checkpoint
 from tests.pretend_gpu import Counts, PretendGpu, with_kernels
@@ -152,18 +153,25 @@ def gptq(base: Path, made: Path) -> dict[str, Tensor]:
     return quantize_folder(base, made, Recipe("gptq", group=32, symmetric=False))
 
 
+def gguf(base: Path, made: Path) -> dict[str, Tensor]:
+    return write_gguf(base, made, "Q8_0")
+
+
 @needs_triton
 @noisy
 @pytest.mark.parametrize(
-    ("family", "write"), [("qwen3", gptq), ("gpt_oss", write_mxfp4), ("qwen3_moe", None)]
+    ("family", "write"),
+    [("qwen3", gptq), ("gpt_oss", write_mxfp4), ("qwen3_moe", None), ("llama", gguf)],
 )
 def test_weights_that_stay_codes_and_experts_are_recorded(
     kernels: PretendGpu, tmp_path: Path, family: str, write: Callable | None
 ) -> None:
     """As the CPU computes with the same weights in full."""
-    base = folder = make_checkpoint(tmp_path / "base", family, **SIZES)
+    base = folder = make_checkpoint(
+        tmp_path / "base", family, **SIZES, tie_word_embeddings=write is gguf
+    )
     if write is not None:
-        folder = tmp_path / "quantized"
+        folder = tmp_path / ("m.gguf" if write is gguf else "quantized")
         base = write_plain(base, tmp_path / "plain", write(base, folder))
     there = serve(folder, kernels.device, record=kernels.recorded)
     same(there.answers(requests(3)), serve(base, CPU).answers(requests(3)))

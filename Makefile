@@ -105,7 +105,8 @@ gpu-check-wheels:
 	$(foreach platform,$(GPU_PLATFORMS),--platform $(platform)_x86_64) \
 	--constraint constraints.txt --dest .gpu-wheels $(GPU_WHEELS)
 
-GPU_TESTS := tests/tensor/attention/test_gpu_backend.py tests/tensor/test_step_graphs.py
+GPU_TESTS := tests/tensor/attention/test_gpu_backend.py tests/tensor/products/test_gpu_products.py \
+	tests/tensor/test_step_graphs.py
 # The kernels of GPUs by Triton's interpreter, steps that are recorded, and what kernels compile to;
 # Triton is 190 MB, 690 where it lies.
 gpu-kernels: $(DEVELOPING)

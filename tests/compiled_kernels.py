@@ -22,10 +22,12 @@ from triton.compiler import ASTSource
 
 from radixlm.attention.gpu_backend import GpuBackend, tiles_for
 from radixlm.attention.plan import make_plan
-from radixlm.kernels import gpu_attention, gpu_place, gpu_rows
+from radixlm.kernels import gpu_attention, gpu_launch, gpu_multiply, gpu_place, gpu_rows
 from radixlm.kernels.gpu_launch import Launch
 from radixlm.layers.linear import add_norm
 from radixlm.products.compiled import gated
+from radixlm.products.gpu_products import GpuProduct, Shared
+from radixlm.products.quantized import QuantizedWeight, WeightKind
 from tests.tensor.attention_cases import EVERYTHING, Heads, attention, in_codes, make_tree_case
 from tests.tensor.attention_cases import Path as TreePath
 
@@ -34,6 +36,7 @@ _TYPES = {
     torch.float16: "*fp16",
     torch.float32: "*fp32",
     torch.int8: "*i8",
+    torch.uint8: "*u8",
     torch.int32: "*i32",
     torch.int64: "*i64",
 }
@@ -48,22 +51,58 @@ CASES = [
     ("plain", torch.float32, Heads(4, 1, 128)),
 ]
 
+WEIGHTS = [
+    WeightKind(8, 0, False, "int"),
+    WeightKind(4, 128, True, "int"),
+    WeightKind(4, 32, False, "e2m1"),
+    WeightKind(4, 32, False, "iq4"),
+    WeightKind(8, 128, False, "e4m3"),
+    WeightKind(8, 16, False, "int"),
+]
 
-def caught(
-    kind: str, dtype: torch.dtype, heads: Heads, capability: int
-) -> list[tuple[Any, dict[str, Any]]]:
-    """The kernels of a step with reads of every kind, each with what it is given by name."""
-    group = heads.n_heads // heads.n_kv_heads
-    tiles = tiles_for(group, heads.head_dim, dtype, wgmma=capability == 90)
-    found: list[tuple[Any, dict[str, Any]]] = []
-    of_rows = gpu_rows.add_norm, gpu_rows.gated
-    for kernel in (gpu_attention.attend, gpu_attention.merge, gpu_place.place, *of_rows):
 
-        def keep(*given: Any, _kernel: Any = kernel, **named: Any) -> None:
+Caught = list[tuple[Any, dict[str, Any]]]
+
+
+def keep(kernels: Sequence[Any]) -> Caught:
+    """What they are given from now on."""
+    found: Caught = []
+    for kernel in kernels:
+
+        def run(*given: Any, _kernel: Any = kernel, **named: Any) -> None:
             args = dict(zip(_kernel.arg_names, given, strict=False))
             found.append((_kernel, args | named))
 
-        kernel.run = keep
+        kernel.run = run
+    return found
+
+
+def products(dtype: torch.dtype, kinds: Sequence[WeightKind]) -> Caught:
+    """Products of few, some and many rows, with weights of these kinds and, plain, of experts."""
+    found = keep((gpu_multiply.multiply, gpu_multiply.fill))
+    gpu_launch.DEVICES = ("cpu",)
+    cpu, made, size = torch.device("cpu"), list[tuple[GpuProduct, Shared | None]](), 2_048
+    for kind in kinds:
+        codes = torch.zeros(size, size, dtype=torch.uint8)
+        scales = torch.ones(size, size // (kind.group or size))
+        offsets = scales if kind.offsets else None
+        weight = QuantizedWeight(codes, scales, offsets, kind.bits, 0, kind.numbers)
+        made.append((GpuProduct.coded(weight, None, dtype, dtype, cpu), None))
+    plain = torch.zeros(8, size, size, dtype=dtype)
+    starts = torch.zeros(9, dtype=torch.int32)
+    made.append((GpuProduct.plain(plain, plain[0], dtype), Shared(starts, starts)))
+    for product, shared in made:
+        for rows in (1, 32, 64, 600):
+            product(torch.zeros(rows, size, dtype=dtype), shared)
+    return found
+
+
+def caught(kind: str, dtype: torch.dtype, heads: Heads, capability: int) -> Caught:
+    """The kernels of a step with reads of every kind, each with what it is given by name."""
+    group = heads.n_heads // heads.n_kv_heads
+    tiles = tiles_for(group, heads.head_dim, dtype, wgmma=capability == 90)
+    kernels = gpu_attention.attend, gpu_attention.merge, gpu_place.place
+    found = keep((*kernels, gpu_rows.add_norm, gpu_rows.gated))
     paths = [TreePath(((0, 40), (1, 30)), 3, 1)] * 70 + [TreePath((), 5, 300)]
     case = make_tree_case(paths, heads, dtype, "cpu", seed=0, page=1)
     case = in_codes(case) if kind == "coded" else case
@@ -84,7 +123,8 @@ def compiled(kernel: Any, given: dict[str, Any], capability: int) -> dict[str, A
     given = {name: value for name, value in given.items() if name not in ("grid", "warmup")}
     options = {name: given.pop(name) for name in _OPTIONS if name in given}
     if "PRECISION" in given:
-        given["PRECISION"] = "tf32x3" if given["q"].dtype == torch.float32 else "tf32"
+        x = given["q"] if "q" in given else given["x"]
+        given["PRECISION"] = "tf32x3" if x.dtype == torch.float32 else "tf32"
     signature, constants, aligned = {}, {}, {}
     for place, name in enumerate(kernel.arg_names):
         value = given[name]
@@ -103,7 +143,7 @@ def compiled(kernel: Any, given: dict[str, Any], capability: int) -> dict[str, A
     return {
         "kernel": kernel.fn.__name__,
         "capability": capability,
-        **{name: given[name] for name in ("KIND", "M", "N", "D") if name in given},
+        **{name: given[name] for name in ("KIND", "NUMBERS", "S", "M", "N", "D") if name in given},
         **options,
         "shared": made.metadata.shared,
         "wgmma": ptx.count("wgmma.mma_async"),
@@ -131,6 +171,10 @@ def rows(cases: Sequence[tuple[str, torch.dtype, Heads]]) -> Iterator[dict[str, 
             for kernel, given in caught(kind, dtype, heads, capability):
                 name = f"{kind}, {dtype}, {tuple(heads)}"
                 yield {"case": name, **compiled(kernel, given, capability)}
+    for dtype, kinds in ((torch.bfloat16, WEIGHTS), (torch.float32, WEIGHTS[1:2])):
+        for kernel, given in products(dtype, kinds):
+            for capability in (90, 80):
+                yield {"case": f"products, {dtype}", **compiled(kernel, given, capability)}
 
 
 if __name__ == "__main__":

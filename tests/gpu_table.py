@@ -15,7 +15,6 @@ from typing import NamedTuple
 from radixlm.core.batch import ScheduledBatch, StepResult
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import GenerateRequest, Namespace, Pooled
-from radixlm.models import CausalLM
 from radixlm.models.families import ARCHITECTURES, TEXTS
 from radixlm.runner.step_graphs import why_eager
 from radixlm.testing.float_folders import FloatRecipe, write_floats
@@ -40,12 +39,12 @@ _WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 
 class Row(NamedTuple):
     """What steps ask for. how: recorded, or what keeps them from being that. copies: to the GPU, of
-    the steps. waits: of each, in words.
+    the steps. waits: of each, the most; -1: of some others.
     """
 
     how: str
     copies: tuple[int, ...]
-    waits: str
+    waits: int
 
 
 def family(name: str, folder: Path, gpu: PretendGpu) -> Row:
@@ -58,14 +57,10 @@ def family(name: str, folder: Path, gpu: PretendGpu) -> Row:
 def row_of(served: Served, steps: Sequence[Counts], eager: str = "") -> Row:
     """eager: what keeps these steps from being recorded, besides the model."""
     reasons = [*why_eager(served.model, served.pool), *filter(None, [eager])]
-    chosen = 0
-    if isinstance(served.model, CausalLM):
-        chosen = sum(layer.has_experts for layer in served.model.layers)
-    waits = {step.waits - chosen for step in steps}
+    waits = {step.waits for step in steps}
     [most] = {max(waits)} if waits <= {0, max(waits)} else {-1}
-    more = " and one for each layer of experts" if chosen else ""
     copies = tuple(sorted({step.copies for step in steps}))
-    return Row(f"eager: {', '.join(reasons)}" if reasons else RECORDED, copies, f"{most}{more}")
+    return Row(f"eager: {', '.join(reasons)}" if reasons else RECORDED, copies, most)
 
 
 def _weights(write: Callable[[Path, Path], object], name: str) -> Callable[[Path], Path]:
@@ -165,7 +160,7 @@ def rows_of(table: str) -> dict[str, Row]:
     found = {}
     for line in table.splitlines()[2:]:
         names, how, copies, waits = line.strip("| ").split(" | ")
-        row = Row(how, tuple(map(int, copies.split(" or "))), waits)
+        row = Row(how, tuple(map(int, copies.split(" or "))), int(waits))
         known = {f"`{name}`": name for name in FAMILIES}
         found |= {known.get(name, name): row for name in names.split(", ")}
     return found

@@ -20,6 +20,7 @@ LAZY = {
     # Imports Triton, which is where torch is for CUDA.
     "attention/backends.py": ["radixlm.attention.gpu_backend"],
     "kernels/gpu_launch.py": ["radixlm.kernels.gpu_rows"],
+    "products/gpu_products.py": ["radixlm.kernels.gpu_multiply"],
     "assembly/rank_setup.py": ["radixlm.assembly.rank_process.main"],
     "cli/batch_command.py": ["radixlm.server.offline.answer_file"],
     "cli/cache_command.py": [

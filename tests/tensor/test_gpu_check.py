@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_check import graphs, hardware, kernels, speeds, tokens
+from scripts.gpu_check import graphs, hardware, kernels, products, speeds, tokens
 from scripts.gpu_check.commands import memcheck
 from scripts.gpu_check.place import Finding, Place
 
@@ -21,6 +21,7 @@ from scripts.gpu_check.place import Finding, Place
         kernels.attention,
         kernels.launches,
         kernels.tiles,
+        products.products,
         speeds.parts,
         speeds.trace,
         memcheck,

@@ -17,6 +17,8 @@ from radixlm.core.request import Pooled
 from radixlm.memory.staging import NoPlaceError, staging_for
 from radixlm.models import CausalLM
 from radixlm.runner.step_graphs import FixedMemory, record_for, why_eager
+from radixlm.testing.gguf_writer import write_gguf
+from radixlm.testing.quantized_folders import Recipe, quantize_folder, write_mxfp4, write_plain
 from radixlm.testing.reference import make_checkpoint
 from tests.pretend_gpu import Counts, PretendGpu, with_kernels
 from tests.tensor.test_pretend_gpu import (
@@ -142,6 +144,43 @@ def test_recorded_steps_give_the_cpu_s_tokens(
     some = [*requests(5), asked("short", SHARED[:33]), asked("drawn", SHARED[:9], temperature=0.9)]
     there = serve(folder, kernels.device, record=kernels.recorded, **flags)
     same(there.answers(some), serve(folder, CPU, **flags).answers(some))
+
+
+SIZES = {"hidden_size": 64, "intermediate_size": 64, "head_dim": 16}
+
+
+def gptq(base: Path, made: Path) -> dict[str, Tensor]:
+    return quantize_folder(base, made, Recipe("gptq", group=32, symmetric=False))
+
+
+def gguf(base: Path, made: Path) -> dict[str, Tensor]:
+    return write_gguf(base, made, "Q8_0")
+
+
+@needs_triton
+@noisy
+@pytest.mark.parametrize(
+    ("family", "write"),
+    [("qwen3", gptq), ("gpt_oss", write_mxfp4), ("qwen3_moe", None), ("llama", gguf)],
+)
+def test_weights_that_stay_codes_and_experts_are_recorded(
+    kernels: PretendGpu, tmp_path: Path, family: str, write: Callable | None
+) -> None:
+    """As the CPU computes with the same weights in full."""
+    base = folder = make_checkpoint(
+        tmp_path / "base", family, **SIZES, tie_word_embeddings=write is gguf
+    )
+    if write is not None:
+        folder = tmp_path / ("m.gguf" if write is gguf else "quantized")
+        base = write_plain(base, tmp_path / "plain", write(base, folder))
+    there = serve(folder, kernels.device, record=kernels.recorded)
+    same(there.answers(requests(3)), serve(base, CPU).answers(requests(3)))
+    assert why_eager(there.model, there.pool) == ()
+    steps = steps_of(there, kernels, [asked("one", SHARED[:9])])
+    assert {(step.copies, step.waits) for step in steps[1:]} == {(1, 1)}
+    assert min(step.launches for step in steps) <= 9
+    coded = [linear for _, linear in there.model.linears() if not linear.weight.numel()]
+    assert write is None or len(coded) >= 2 * there.model.config.n_layers
 
 
 @needs_triton

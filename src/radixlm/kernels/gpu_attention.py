@@ -127,7 +127,7 @@ def _over(
         k = tl.load(keys + row[None, :] * SIZE + d[:, None], here[None, :] & inside[:, None], 0)
         if scales is not None:
             k = k.to(tl.float32)
-        s = _dot(x, k.to(x.dtype), PRECISION) * (scale if CAP > 0 else scale * LOG2E)
+        s = dot(x, k.to(x.dtype), PRECISION) * (scale if CAP > 0 else scale * LOG2E)
         if scales is not None:
             s = s * tl.load(scales + row + slot * KV, here, 0.0)[None, :]
         if CAP > 0:
@@ -143,12 +143,12 @@ def _over(
         v = tl.load(values + row[:, None] * SIZE + d[None, :], here[:, None] & inside[None, :], 0)
         if scales is not None:
             v, p = v.to(tl.float32), p * tl.load(scales + row + slot * KV + KV, here, 0.0)[None, :]
-        acc = _dot(p.to(x.dtype), v.to(x.dtype), PRECISION, acc * shrink[:, None])
+        acc = dot(p.to(x.dtype), v.to(x.dtype), PRECISION, acc * shrink[:, None])
     return acc, total, top
 
 
 @triton.jit
-def _dot(a, b, PRECISION: tl.constexpr, acc=None):
+def dot(a, b, PRECISION: tl.constexpr, acc=None):
     """a @ b + acc. PRECISION: of float32; wide: in float32, since the interpreter's bfloat16 is
     wrong.
     """

@@ -3,12 +3,15 @@
 chosen    token 0: 3 1    token 1: 1 7    token 2: 3 0      by the router, with weights
 sorted    0: [2]   1: [0 1]   3: [0 2]   7: [1]             tokens of each expert
           an expert's weights are read once for all of its tokens; those of others not at all
+
+On the CPU counts say which products there are; a GPU keeps them, and does not wait for its host.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,6 +24,7 @@ from radixlm.layers.linear import Linear, RMSNorm
 from radixlm.layers.lora import Multiply
 from radixlm.layers.mlps import MLP, named, place_of, sigmoid
 from radixlm.products.compiled import TensorOptions
+from radixlm.products.gpu_products import GpuProduct, Shared
 
 
 class ExpertRouter:
@@ -151,18 +155,17 @@ class ExpertMLP:
         of_pair = chosen.flatten()
         order = of_pair.argsort(stable=True)
         tokens = order // chosen.shape[1]
-        # A GPU is waited for once, here; it would be twice for `bincount`.
         counts = of_pair.new_zeros(len(self._experts))
         counts.scatter_add_(0, of_pair, torch.ones_like(of_pair))
-        pairs = zip(self._experts, counts.tolist(), strict=True)
-        parts = {expert: count for expert, count in pairs if count}
         given = x if self._latent is None else self._latent.down(x)
         taken, weights = given.index_select(0, tokens), weights.view(-1, 1).index_select(0, order)
         if self._weighs_inputs:
             taken.mul_(weights)
-        first = _products({mlp.gate_up: n for mlp, n in parts.items()}, taken)
-        between = self._experts[0].between(first)
-        made = _products({mlp.down: n for mlp, n in parts.items()}, between)
+        if self._joined is None:
+            made = self._by_counts(counts.tolist(), taken)
+        else:
+            starts = functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
+            made = self._of_all(self._joined, Shared(starts, of_pair[order]), taken)
         if not self._weighs_inputs:
             made.mul_(weights)
         if self._latent is not None:
@@ -170,6 +173,37 @@ class ExpertMLP:
             return made if self._shared is None else made.add_(self._shared(x))
         total = torch.zeros_like(x) if self._shared is None else self._shared(x)
         return total.index_add_(0, tokens, made)
+
+    @property
+    def by_host(self) -> bool:
+        """Whether the host has to know how many tokens chose which expert."""
+        return self._joined is None
+
+    @cached_property
+    def _joined(self) -> tuple[GpuProduct, GpuProduct] | None:
+        """The products of all experts on a GPU, once they have their weights; None: the host's."""
+        if self._experts[0].down.weight.device.type == "cpu":
+            return None
+        first = Linear.joined([mlp.gate_up for mlp in self._experts])
+        second = Linear.joined([mlp.down for mlp in self._experts])
+        return None if first is None or second is None else (first, second)
+
+    def _of_all(
+        self, products: tuple[GpuProduct, GpuProduct], shared: Shared, taken: Tensor
+    ) -> Tensor:
+        """Compute experts for their rows, on a GPU."""
+        first, second = products
+        mlp, made = self._experts[0], first(taken, shared)
+        gate = mlp.gate_up.gate
+        return second(mlp.between(made if gate is None else gate(made)), shared)
+
+    def _by_counts(self, counts: Sequence[int], taken: Tensor) -> Tensor:
+        """Compute those experts that have rows."""
+        pairs = zip(self._experts, counts, strict=True)
+        parts = {expert: count for expert, count in pairs if count}
+        first = _products({mlp.gate_up: n for mlp, n in parts.items()}, taken)
+        between = self._experts[0].between(first)
+        return _products({mlp.down: n for mlp, n in parts.items()}, between)
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """See `MLP`."""
@@ -197,6 +231,11 @@ class ExpertsBeside:
         """hidden: before the MLP's norm. part: what the MLP gives."""
         made = self._experts(self._before(hidden), routed=hidden)
         return self._after_mlp(part).add_(self._after(made))
+
+    @property
+    def by_host(self) -> bool:
+        """See `ExpertMLP`."""
+        return self._experts.by_host
 
     def linears(self) -> Iterator[tuple[str, Linear]]:
         """See `MLP`."""

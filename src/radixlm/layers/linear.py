@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.core.errors import ModelError
-from radixlm.kernels.gpu_launch import Launch, aligned, power_of_two, row_kernel
+from radixlm.kernels.gpu_launch import Launch, aligned, has_kernels, power_of_two, row_kernel
 from radixlm.kernels.openmp import Worker, threads_for
 from radixlm.products.compiled import (
     ROWS_PER_UNIT,
@@ -25,6 +25,7 @@ from radixlm.products.compiled import (
     norm_kernel,
 )
 from radixlm.products.gemm_choice import PLAIN, Choose, GemmChoice, Product, Weight, packed, plain
+from radixlm.products.gpu_products import GpuProduct, knows
 from radixlm.products.panel_products import PanelProduct
 from radixlm.products.quantized import QuantizedWeight, WeightKind, stacked
 from radixlm.products.quantized_products import DTYPES, QuantizedProduct
@@ -108,10 +109,14 @@ class Linear:
 
     @property
     def takes_codes(self) -> bool:
-        """Whether products with quantized weights are here. Their code is the CPU's: on a GPU
-        memory is filled with what the codes stand for, wherever the codes themselves lie.
+        """Whether products with quantized weights are here. Elsewhere memory is filled with what
+        the codes stand for, wherever the codes themselves lie.
         """
-        return self.weight.device.type == "cpu"
+        return self.weight.device.type == "cpu" or self._on_gpu
+
+    @property
+    def _on_gpu(self) -> bool:
+        return has_kernels(self.weight.device.type)
 
     def put(self, part: str, weight: QuantizedWeight) -> None:
         """Take a part's weight as it is, instead of filling its memory; before `pack`, and where
@@ -165,13 +170,18 @@ class Linear:
         return None if weight is None else weight.kind
 
     def _choice(self, weight: Weight, choose: Choose, gate: Gate | None) -> GemmChoice:
-        if isinstance(weight, QuantizedWeight) and self.weight.dtype not in DTYPES:
+        foreign = self._on_gpu or self.weight.dtype not in DTYPES
+        if isinstance(weight, QuantizedWeight) and foreign:
             return PLAIN
         return choose(weight, self.result, gate)
 
     def _product(
         self, weight: Weight, choice: GemmChoice, bias: Tensor | None, gate: Gate | None
     ) -> Product:
+        if isinstance(weight, QuantizedWeight) and self._on_gpu and knows(weight):
+            memory = self.weight
+            made = GpuProduct.coded(weight, bias, memory.dtype, self.result, memory.device)
+            return made if gate is None else Gated(made, gate)
         if isinstance(weight, QuantizedWeight) and choice.layout == "rows":
             weight = weight.dequantized().to(self.weight)
         return packed(choice, weight, bias, self.weight.dtype, self.result, gate)
@@ -194,6 +204,26 @@ class Linear:
             return torch.cat([each(x) for each in products], dim=1)
 
         return product if self.gate is None else Gated(product, self.gate)
+
+    @classmethod
+    def joined(cls, linears: Sequence[Linear]) -> GpuProduct | None:
+        """One product on a GPU, of rows that each have one of these, without their gates; their
+        weights lie in its memory from then on. None: they are not alike.
+        """
+        first = linears[0]
+        if all(linear._packed is None for linear in linears):
+            weight = torch.stack([linear.weight for linear in linears])
+            biases = [linear.bias for linear in linears if linear.bias is not None]
+            for linear, its in zip(linears, weight, strict=True):
+                linear.weight = its
+            return GpuProduct.plain(weight, torch.stack(biases) if biases else None, first.result)
+        packed = [linear._packed for linear in linears]
+        whole = [each.ungated if isinstance(each, Gated) else each for each in packed]
+        known = [each for each in whole if isinstance(each, GpuProduct)]
+        made = GpuProduct.joined(known) if len(known) == len(linears) else None
+        for linear in linears if made is not None else ():
+            linear._packed = made
+        return made
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Each part's `<name>.weight` and `<name>.bias`, as views of the stacked memory."""

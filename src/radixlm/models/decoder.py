@@ -159,7 +159,9 @@ class CausalLM:
         """Lay the weights out for this machine, one matrix at a time. Once, after loading."""
         for _, linear in self.linears():
             linear.pack(choose, quantize)
-        if all(layer.is_compiled for layer in self.layers):
+        # On a GPU experts are joined by this, before memory for keys and values is counted.
+        by_host = [layer.experts_by_host for layer in self.layers]
+        if not any(by_host) and all(layer.is_compiled for layer in self.layers):
             config, hidden = self.config, self.config.hidden_size
             heads, kv = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
             gated = config.intermediate_size
@@ -169,12 +171,12 @@ class CausalLM:
 
     @property
     def on_host(self) -> tuple[str, ...]:
-        """Name what makes its calls others for other tokens: experts are chosen by the host, states
-        are taken row by row, ranks wait for each other, and a draft head reads what calls of the
-        step have taken.
+        """Name what makes its calls others for other tokens: experts that are chosen by the host,
+        states are taken row by row, ranks wait for each other, and a draft head reads what calls of
+        the step have taken.
         """
         parts = {
-            "experts": any(layer.has_experts for layer in self.layers),
+            "experts": any(layer.experts_by_host for layer in self.layers),
             "states": any(layer.state is not None for layer in self.layers),
             "ranks": self._split is not None,
             "a draft head": self._taken is not None,

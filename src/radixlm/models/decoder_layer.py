@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from radixlm.attention.attend import Attend
-from radixlm.layers.experts import ExpertMLP
+from radixlm.layers.experts import ExpertMLP, ExpertsBeside
 from radixlm.layers.few_tokens import ANYWHERE, StepBuffers
 from radixlm.layers.layer_inputs import LayerInput
 from radixlm.layers.linear import Linear, QueryKeyNorm
@@ -194,9 +194,10 @@ class DecoderLayer:
         self._parallel = traits.parallel
 
     @property
-    def has_experts(self) -> bool:
-        """Whether tokens choose some of many MLPs."""
-        return self.beside is not None or isinstance(self.mlp, ExpertMLP)
+    def experts_by_host(self) -> bool:
+        """Whether the host has to know which of many MLPs tokens choose."""
+        parts = self.mlp, self.beside
+        return any(part.by_host for part in parts if isinstance(part, ExpertMLP | ExpertsBeside))
 
     @property
     def is_compiled(self) -> bool:

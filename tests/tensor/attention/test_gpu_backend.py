@@ -173,11 +173,11 @@ def test_what_compiled_kernels_take() -> None:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     said = subprocess.check_output(command, env=kept, text=True)  # noqa: S603
     rows = [json.loads(line) for line in said.splitlines()]
-    kernels = {"place", "attend", "merge", "add_norm", "gated"}
+    kernels = {"place", "attend", "merge", "add_norm", "gated", "multiply", "fill"}
     assert {row["kernel"] for row in rows} == kernels
     for row in rows:
         assert row["stack"] <= {90: 0, 80: 16}[row["capability"]], row
         assert row["shared"] <= {90: 232_448, 80: 101_376}[row["capability"]], row
-        if row["kernel"] == "attend":
+        if row["kernel"] in ("attend", "multiply"):
             assert row["wgmma" if row["capability"] == 90 and row["M"] >= 64 else "mma"] > 0, row
             assert row["async"] > 0, row

@@ -137,6 +137,20 @@ class Drafting:
             state.ahead = self._ahead if state.guesses else 0
         self._began = self._clock.now()
 
+    def idle(self, rows: Sequence[ScheduledRow]) -> bool:
+        """Whether these have no drafts, and neither will the next step of as many requests, nor is
+        it to be measured without.
+        """
+        if any(row.n_draws > 1 or row.ahead for row in rows):
+            return False
+        policy, count = self._policy, len(rows)
+        return not self._most or (
+            policy is not None
+            and not self._head
+            and bool(policy.costs.of(count, 0))
+            and not policy.may_pay(count, self._most)
+        )
+
     def computed(self, batch: ScheduledBatch) -> None:
         """Learn what a step took that has been computed."""
         if self._began is not None and self._policy is not None and batch.rows:

@@ -21,7 +21,7 @@ from radixlm.core.config import HEADS, EngineConfig
 from radixlm.drafts.corpus import CorpusDrafts
 from radixlm.drafts.draft import DraftSource
 from radixlm.drafts.tree_drafts import TreeDrafts
-from radixlm.engine.engine_core import EngineCore, Runner
+from radixlm.engine.engine_core import EngineCore, Launch, Runner
 from radixlm.engine.tiering import Tiering
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Drafting, DraftPolicy, Scheduler, WaitingRoom, make_order
@@ -125,6 +125,7 @@ def make_core(
     clock: Clock | None = None,
     short_length: int | None = None,
     scorer: npt.NDArray[np.float32] | None = None,
+    launch: Launch | None = None,
 ) -> EngineCore:
     """See EngineCore. tiering: makes it, where there is a place beside the pool. short_length: see
     `Namespace.of_length`.
@@ -156,4 +157,5 @@ def make_core(
         journal=journal,
         tiering=tiers,
         scorer=scorer,
+        launch=launch if tiers is None else None,  # what they read and write waits for no step
     )

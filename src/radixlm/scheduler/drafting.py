@@ -106,9 +106,10 @@ class Drafting:
 
     def force(self, state: RequestState, budget: int) -> int:
         """Put what its grammar forces behind a request's last token; returns how many tokens."""
-        guide = self._guides.get(state.request.request_id)
+        if not self._guides or (guide := self._guides.get(state.request.request_id)) is None:
+            return 0
         most = min(self._room(state), budget, self._left)
-        if guide is None or most < 1 or not (tokens := guide.along(())[:most]):
+        if most < 1 or not (tokens := guide.along(())[:most]):
             return 0
         self._left -= len(tokens)
         self._put(state, Draft(tuple(tokens), GRAMMAR, 0))

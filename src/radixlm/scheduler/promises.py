@@ -36,10 +36,9 @@ class Promises:
     def end(self, rows: Iterable[ScheduledRow]) -> Iterator[tuple[int, ScheduledRow, RequestState]]:
         """A step is over: the place of each of its rows that has an owner, the row, and that."""
         for place, row in enumerate(rows):
-            owner = self.owner(row)
-            del self._rows[row]
-            if owner is not None:
-                yield place, row, owner
+            state, lease = self._rows.pop(row)
+            if state.lease is lease:
+                yield place, row, state
 
     def without_ended(self, batch: ScheduledBatch, result: StepResult) -> StepResult:
         """The result, without tokens for those that have ended or were retracted since."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import get_args
 
@@ -151,6 +152,7 @@ class Bench:
         states: int = 0,
         checkpoint_interval: int = 0,
         drafts: Sequence[DraftSource] = (),
+        overlap: bool = False,
     ) -> None:
         self.cache = RadixCache(
             capacity,
@@ -189,8 +191,28 @@ class Bench:
             byte_tokenizer(),
             masks=MaskFiller(vocab_size),
             jump_forward=jump_forward,
+            launch=self.launches if overlap else None,
         )
+        self.launched = self.ahead = 0
+        self.flat: Callable[[ScheduledRow], bool] = lambda _: False
         self.vocab_size = vocab_size
+
+    def launches(self, batch: ScheduledBatch) -> Callable[[], StepResult]:
+        """Launch a step. flat: which rows have no token if another is launched behind them."""
+        assert isinstance(self.runner, FakeRunner)
+        self.launched += 1
+        number, pending = self.launched, self.runner.launch(batch)
+
+        def result() -> StepResult:
+            found = pending()
+            if number == self.launched:
+                return found
+            self.ahead += 1
+            flat = [row.samples and self.flat(row) for row in batch.rows]
+            tokens = [None if a else t for t, a in zip(found.tokens, flat, strict=True)]
+            return replace(found, tokens=tuple(tokens), flat=frozenset(np.flatnonzero(flat)))
+
+        return result
 
     def step(self) -> list[RequestOutput]:
         outputs = self.core.step()

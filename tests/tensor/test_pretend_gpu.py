@@ -75,7 +75,12 @@ class Served(NamedTuple):
 
 
 def serve(
-    folder: Path, device: torch.device, record: Record | None = None, **flags: object
+    folder: Path,
+    device: torch.device,
+    record: Record | None = None,
+    *,
+    ahead: bool = False,
+    **flags: object,
 ) -> Served:
     given = {"kv_tokens": CAPACITY, "dtype": "float32", "chunked_prefill_size": 48} | flags
     config = EngineConfig(model=str(folder), device="cpu", **given)
@@ -97,7 +102,8 @@ def serve(
     parts = {"adapters": shelf, "states": states.pool(), "record": record}
     runner = ModelRunner(model, pool, table, device, **parts)
     masks = MaskFiller(described.vocab_size)
-    core = make_core(config, cache, runner, byte_tokenizer(), masks=masks)
+    launch = (lambda batch: runner.launch(batch)) if ahead else None  # which tests may watch
+    core = make_core(config, cache, runner, byte_tokenizer(), masks=masks, launch=launch)
     return Served(model, core, shelf, runner, pool)
 
 

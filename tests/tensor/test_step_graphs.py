@@ -136,13 +136,14 @@ def requests(count: int, **params: object) -> list:
         ("gemma3_text", {}),  # windows
     ],
 )
+@pytest.mark.parametrize("ahead", [False, True])
 def test_recorded_steps_give_the_cpu_s_tokens(
-    kernels: PretendGpu, tmp_path: Path, family: str, flags: dict[str, str]
+    kernels: PretendGpu, tmp_path: Path, family: str, flags: dict[str, str], ahead: bool
 ) -> None:
-    """Over trees, of any number of rows that there is room for."""
+    """Over trees, of any number of rows that there is room for; launched ahead or not."""
     folder = make_checkpoint(tmp_path / "m", family)
     some = [*requests(5), asked("short", SHARED[:33]), asked("drawn", SHARED[:9], temperature=0.9)]
-    there = serve(folder, kernels.device, record=kernels.recorded, **flags)
+    there = serve(folder, kernels.device, record=kernels.recorded, ahead=ahead, **flags)
     same(there.answers(some), serve(folder, CPU, **flags).answers(some))
 
 

@@ -33,7 +33,7 @@ from radixlm.core.config import EngineConfig
 from radixlm.core.errors import ConfigError, InvalidRequestError
 from radixlm.engine import EngineClient, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, NamedPath
-from radixlm.engine.engine_core import Runner
+from radixlm.engine.engine_core import Launch, Runner
 from radixlm.engine.loop import Inbound
 from radixlm.engine.pooled_states import PooledStates
 from radixlm.engine.wiring import make_cache, make_core, resolve_pin_budget
@@ -218,9 +218,9 @@ def _load(
         warm_up(partial(making, runner=runner), cache, processor, grammars)
     if device.type == "cpu":  # not before: the grammars' process is no crowd that stays
         runner = PacedRunner(runner, model_config.n_layers, threads=threads)
-    core = making(cache, runner=runner, tiering=places.tiering, pooled=pooled)
+    most, launch = config.max_queued_requests, _launch_of(runner, config)
+    core = making(cache, runner=runner, tiering=places.tiering, pooled=pooled, launch=launch)
     team().leave()  # from here on the engine's thread computes
-    most = config.max_queued_requests
     beside = places if ranks is None else BackgroundWorkers(places, ranks, inbox)
     client = EngineClient(
         core, processor, max_queued_requests=most, inbox=inbox, places=beside, adapters=adapters
@@ -260,6 +260,13 @@ def _runner(
         record=None if config.disable_cuda_graph else record_for(model, pool),
     )
     return runner, adapters
+
+
+def _launch_of(runner: Runner, config: EngineConfig) -> Launch | None:
+    """The launch of a runner that steps can be launched ahead by; None: of others."""
+    if config.disable_overlap_schedule or not isinstance(runner, ModelRunner):
+        return None
+    return runner.launch if runner.goes_ahead else None
 
 
 def _as_flags_say(config: EngineConfig) -> dict[str, Any]:
@@ -355,7 +362,9 @@ def make_model(
         return load_foreign(files, reached, dtype, device, _choice_of_products(config))
     checkpoint = checkpoint_of(files, reached)
     if config.quantization and device.type != "cpu":
-        raise ConfigError("--quantization is for CPUs; on a GPU weights would only lose precision")
+        raise ConfigError(
+            "--quantization is for CPUs; on a GPU serve a folder of quantized weights"
+        )
     if config.quantization and checkpoint.is_quantized:
         raise ConfigError(
             f"--quantization {config.quantization} quantizes weights in floats, but those of "

@@ -240,6 +240,8 @@ class Lease:
 
     def row_fields(self) -> dict[str, Any]:
         """Fields of its row in the next batch that components know."""
+        if not self.holds:  # of most models, for each row of a step
+            return {}
         return {name: its for hold in self.holds for name, its in hold.row_fields().items()}
 
     @property

@@ -64,6 +64,7 @@ class ScheduledRow:
     sibling: a row for the other way that the draft may go: it begins with the first token that
     differs, is computed along, and counts where that token is drawn. It is in no batch by itself.
     beside: of a sibling, the row in the request table whose slots are its own up to `start`.
+    promised: its last token is not known yet: it is the one that the step before draws for it.
     """
 
     request: GenerateRequest
@@ -82,6 +83,7 @@ class ScheduledRow:
     ahead: int = 0
     sibling: ScheduledRow | None = None
     beside: int | None = None
+    promised: bool = False
 
     @property
     def stop(self) -> int:
@@ -238,7 +240,8 @@ class StepResult:
     all layers; kv_bytes_of_rows: had each row read its own context. known: tokens after a row's
     sampled one that need not be asked for, as a replay has them. ahead: what a draft head drafts
     after the row's tokens. hidden: of pooled rows, the states that they need of
-    this step, summed.
+    this step, summed. flat: rows whose token takes longer to draw than the next step left time
+    for; it is to be drawn in a step that none is launched behind.
     """
 
     tokens: tuple[int | None, ...]
@@ -251,6 +254,7 @@ class StepResult:
     known: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     ahead: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     hidden: Mapping[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    flat: frozenset[int] = frozenset()
 
     def drawn(self, row: int) -> tuple[int, ...]:
         """All tokens that were sampled for a row, by its position."""

@@ -159,6 +159,10 @@ class EngineConfig:
         "Have the host launch each kernel of a GPU's step, also where it could be recorded.",
         also="enforce_eager",
     )
+    disable_overlap_schedule: bool = flag(
+        False,
+        "On a GPU, schedule no step before the tokens of the last one are known.",
+    )
     disk_cache: str | None = flag(
         None,
         "Folder for keys and values on a local disk: what is cached there outlives memory and this "

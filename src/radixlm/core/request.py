@@ -31,8 +31,8 @@ class Namespace(NamedTuple):
         """The namespace of a request that has `tokens`, prompt and answer. short_length: most of
         those whose keys turn by LongRoPE's short factors; None: all turn alike.
         """
-        is_long = short_length is not None and tokens > short_length
-        return self._replace(long_rope="long" if is_long else "")
+        its = "long" if short_length is not None and tokens > short_length else ""
+        return self if self.long_rope == its else self._replace(long_rope=its)
 
     @property
     def adapter(self) -> str:

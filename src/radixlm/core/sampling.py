@@ -128,6 +128,12 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
+    def reads_tokens(self) -> bool:
+        """Whether what may be drawn depends on which tokens came before: penalties."""
+        penalties = self.presence_penalty, self.frequency_penalty, self.repetition_penalty
+        return penalties != (0, 0, 1)
+
+    @property
     def first_prompt_logprob(self) -> int:
         """Position of the first prompt token that is given one: none can predict token 0."""
         return max(self.logprob_start_len, 1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import fields
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from radixlm.cache import RadixCache
 from radixlm.core.batch import ScheduledBatch, StepResult
@@ -30,6 +32,10 @@ class Runner(Protocol):
     def execute(self, batch: ScheduledBatch) -> StepResult: ...
 
 
+# Has a step computed after those launched before; gives what waits for its result.
+Launch: TypeAlias = Callable[[ScheduledBatch], Callable[[], StepResult]]
+
+
 class EngineCore:
     """Everything that one step touches, in one thread. It knows neither threads nor clients.
 
@@ -39,7 +45,9 @@ class EngineCore:
     tokenizer: None makes no text. masks: needed for requests with a grammar. jump_forward: see
     output_processor.AnswerState. journal: what the scheduler notes for viewers; without it they see
     no request come or go. tiering: where there is a store in host memory or on disk. stuck: nothing
-    can be computed before it reports. pooled: what is made of states.
+    can be computed before it reports. pooled: what is made of states. launch: of a runner whose
+    device computes by itself: the next step is scheduled and launched before the host waits for
+    one, where its tokens need not be known for that; see Promises.
     """
 
     def __init__(
@@ -54,10 +62,12 @@ class EngineCore:
         journal: Journal | None = None,
         tiering: Tiering | None = None,
         pooled: PooledStates | None = None,
+        launch: Launch | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.cache = cache
-        self._runner = runner
+        self._runner, self._launch = runner, launch
+        self._begun: tuple[ScheduledBatch, Callable[[], StepResult]] | None = None
         self._takes_grammars = masks is not None
         self.outputs = OutputProcessor(tokenizer, cache, masks, jump_forward=jump_forward)
         journal = Journal() if journal is None else journal
@@ -72,7 +82,7 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work
+        return self.scheduler.has_work or self._begun is not None
 
     @property
     def waiting(self) -> int:
@@ -95,14 +105,18 @@ class EngineCore:
 
     def step(self) -> list[RequestOutput]:
         """One forward pass and what it means for every request in it."""
-        held = self.outputs.held(self.scheduler.running)
-        batch = self.outputs.with_masks(self.scheduler.schedule(held, self.outputs.matchers))
-        self.stuck = not batch.rows
-        if self.stuck:
+        if self._begun is None:
+            held = self.outputs.held(self.scheduler.running)
+            self._begin(self.scheduler.schedule(held, self.outputs.matchers))
+        self.stuck = self._begun is None
+        if self._begun is None:
             return []
+        (batch, pending), self._begun = self._begun, None
+        if self._launch is not None:
+            self._begin(self.scheduler.schedule_ahead(batch))
         timing = nullcontext() if self.tiering is None else self.tiering.timing(batch.n_tokens)
         with timing:
-            result = self._runner.execute(batch)
+            result = self.scheduler.promises.without_ended(batch, pending())
         grown = self.outputs.take(batch, result)
         outputs = self.scheduler.update(batch, result, grown)
         self._steps += 1
@@ -112,6 +126,13 @@ class EngineCore:
         self._pooled.take(batch, result)
         return [self.outputs.complete(self._pooled.complete(output)) for output in outputs]
 
+    def _begin(self, batch: ScheduledBatch) -> None:
+        """Have a step computed, if it has rows: at once, or when its result is asked for."""
+        if batch.rows:
+            batch = self.outputs.with_masks(batch)
+            execute = partial(self._runner.execute, batch)
+            self._begun = batch, execute if self._launch is None else self._launch(batch)
+
     def seconds_left(self) -> float | None:
         """The seconds until watchers or tiers want a turn; None while they do not."""
         tiers = None if self.tiering is None else self.tiering.seconds_left()
@@ -120,7 +141,7 @@ class EngineCore:
 
     def flush(self) -> tuple[int, bool]:
         """Drop all that no request and no pin uses; how many tokens, and whether nothing runs."""
-        return self.cache.flush(), not self.has_work
+        return self.cache.flush(), not self.scheduler.has_work
 
     def check_idle(self) -> None:
         """Check that with nothing under way every slot is free, evictable or pinned; log and count

@@ -122,7 +122,7 @@ class OutputProcessor:
         least.
         """
         slow = []
-        for state in running:
+        for state in running if self.matchers else ():
             name = state.request.request_id
             matcher = self.matchers.get(name)
             if matcher is not None and state.decodes and matcher.weight.seconds >= LONG:
@@ -139,7 +139,7 @@ class OutputProcessor:
         """The batch, with masks under way for the rows that sample and follow a grammar."""
         rows = {
             place: row
-            for place, row in enumerate(batch.rows)
+            for place, row in enumerate(batch.rows if self.matchers else ())
             if row.samples and row.request.request_id in self.matchers
         }
         if self._masks is None or not rows:

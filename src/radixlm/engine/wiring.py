@@ -18,7 +18,7 @@ from radixlm.core.config import HEADS, EngineConfig
 from radixlm.drafts.corpus import CorpusDrafts
 from radixlm.drafts.draft import DraftSource
 from radixlm.drafts.tree_drafts import TreeDrafts
-from radixlm.engine.engine_core import EngineCore, Runner
+from radixlm.engine.engine_core import EngineCore, Launch, Runner
 from radixlm.engine.limits import Limits
 from radixlm.engine.pooled_states import PooledStates
 from radixlm.engine.tiering import Tiering
@@ -126,6 +126,7 @@ def make_core(
     clock: Clock | None = None,
     limits: Limits | None = None,
     pooled: PooledStates | None = None,
+    launch: Launch | None = None,
 ) -> EngineCore:
     """See EngineCore. tiering: makes it, where there is a place beside the pool. limits: the
     model's.
@@ -157,4 +158,5 @@ def make_core(
         journal=journal,
         tiering=tiers,
         pooled=pooled,
+        launch=launch if tiers is None else None,  # what they read and write waits for no step
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+# Waits for numbers of the device, and gives them on the CPU.
+Fetched: TypeAlias = Callable[[], Tensor]
 # Bytes: kernels know that numbers begin at multiples of it. Memory that is taken first: 256 rows
 # with penalties have 100,000.
 _ALIGNMENT, _LEAST = 16, 1 << 18
@@ -46,6 +48,10 @@ class Sending:
 
     def send(self) -> None:
         """Send what was put."""
+
+    def fetch(self, numbers: Tensor) -> Fetched:
+        """Have numbers copied to the CPU once they are there, which nothing is to change."""
+        return numbers.cpu
 
 
 class Staging(Sending):
@@ -94,6 +100,20 @@ class Staging(Sending):
         for work in self._work:
             work()
         self._work.clear()
+
+    def fetch(self, numbers: Tensor) -> Fetched:
+        """See `Sending`. What is launched later is not waited for."""
+        if self.device.type != "cuda":
+            return super().fetch(numbers)
+        here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        here.copy_(numbers, non_blocking=True)
+        there = torch.cuda.current_stream(self.device).record_event()
+
+        def waited() -> Tensor:
+            there.synchronize()
+            return here
+
+        return waited
 
     def _copy(self) -> None:
         some = slice(self._first, self._used)

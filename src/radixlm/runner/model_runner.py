@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -98,6 +98,22 @@ class ForwardBatch:
             places=pooled,
             pooled=PooledRows(put(_joined(pooled.values()))) if pooled else None,
         )
+
+    def promise(self, batch: ScheduledBatch, before: StepAnswers, sending: Sending) -> None:
+        """Have promised tokens taken on the device, where the step before draws them, once the
+        others are there. In place of what it could not draw comes token 0, which nobody will read.
+        """
+        rows = batch.parts
+        ends = zip(accumulate(row.n_new for row in rows), rows, strict=True)
+        places = {row.row: end - 1 for end, row in ends if row.promised}
+        here = sending.put(np.array([*places.values()]))
+        there = sending.put(np.array(before.places([*places])))
+
+        def take() -> None:
+            drawn = before.tokens.index_select(0, there).clamp_(min=0)
+            self.token_ids.index_copy_(0, here, drawn)
+
+        sending.after(take)
 
 
 def _positions(row: ScheduledRow, short_start: int) -> npt.NDArray[np.integer]:
@@ -217,27 +233,49 @@ class ModelRunner:
             expansions=model.expansions,
             index=config.traits.indexer,
         )
+        self._last: StepAnswers | None = None
         self._graphs: StepGraphs | None = None
         if record is not None and isinstance(self._backend, RecordableBackend):
             self._graphs = StepGraphs(self._backend, self._staging, record)
         if self._staging.device.type == "cpu":
             forbid_kernel()  # not in the first step that needs it: others are in it
 
-    @torch.inference_mode()
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether a step computes while the host does something else, and neither a draft head nor
+        what is to count instead needs the tokens of the one before.
+        """
+        return self._staging.device.type != "cpu" and self._head is None and self._swap is None
+
     def execute(self, batch: ScheduledBatch) -> StepResult:
         """Compute the batch's new tokens and sample where rows ask for it."""
-        if not batch.rows:
-            return StepResult(tokens=())
+        return self.launch(batch)() if batch.rows else StepResult(tokens=())
+
+    @torch.inference_mode()
+    def launch(self, batch: ScheduledBatch) -> Callable[[], StepResult]:
+        """Launch a step, which a GPU computes after those that were launched before. What waits
+        for it; the next step may be launched first, with tokens promised by this one.
+        """
         planned = self._planned(batch)
+        forward, staging = planned.forward, self._staging
+        answers = StepAnswers(batch, forward.sampling, forward.prompts, self._vocab, staging)
+        if self._last is not None:
+            self._last.let_go()
+            if any(row.promised for row in batch.rows):
+                forward.promise(batch, self._last, staging)
+        answers.ask(self._logits(batch, planned))
+        self._last = answers
+        return partial(self._result, batch, planned, answers)
+
+    @torch.inference_mode()
+    def _result(self, batch: ScheduledBatch, planned: _Planned, answers: StepAnswers) -> StepResult:
         forward, plan = planned.forward, planned.plan
-        answers = StepAnswers(batch, forward.sampling, forward.prompts, self._vocab, self._staging)
-        logits = self._logits(batch, planned)
-        drawn, logprobs, prompt_logprobs = answers.read(logits, self._swap)
+        drawn, logprobs, prompt_logprobs, flat = answers.read(self._swap)
         tokens = [next(iter(drawn.get(place, ())), None) for place in range(len(batch.rows))]
         failed = [
             place
             for place, row in enumerate(batch.rows)
-            if (row.samples and tokens[place] is None)
+            if (row.samples and tokens[place] is None and place not in flat)
             or any(isnan(entry.logprob) for entry in prompt_logprobs.get(place, ()))
         ]
         ahead: dict[int, tuple[int, ...]] = {}
@@ -253,6 +291,7 @@ class ModelRunner:
             kv_bytes_of_rows=self._bytes.total() * plan.kv_tokens_of_rows,
             ahead=MappingProxyType(ahead),
             hidden=MappingProxyType(summed(forward.places, forward.pooled)),
+            flat=flat,
         )
 
     def compute(self, batch: ScheduledBatch) -> tuple[ForwardBatch, AttentionPlan, Tensor]:

@@ -25,7 +25,7 @@ from radixlm.memory.staging import Sending
 from radixlm.runner.logits_processors import LogitChanges, forbid
 
 # The wanted mass mostly lies in few tokens; 128 cost a tenth of sorting a vocabulary of 49,152.
-_HEAD, _HEAD_OF_GPUS = 128, 1024
+_HEAD, HEAD_OF_GPUS = 128, 1024
 # In place of a token: logits that are not finite; a top-p that was not reached on a GPU.
 NOT_FINITE, FLAT = -1, -2
 _MASK = 2**64 - 1
@@ -56,7 +56,7 @@ def top_p_threshold(probs: Tensor, p: Tensor, *, whole: bool = False) -> Tensor:
     if whole:
         return _mass_threshold(_falling(probs), wanted)[0]
     on_cpu = probs.device.type == "cpu"
-    head = probs.topk(min(_HEAD if on_cpu else _HEAD_OF_GPUS, probs.shape[1])).values
+    head = probs.topk(min(_HEAD if on_cpu else HEAD_OF_GPUS, probs.shape[1])).values
     threshold, reached = _mass_threshold(head, wanted)
     if not on_cpu:
         return threshold.where(reached[:, None], torch.nan)

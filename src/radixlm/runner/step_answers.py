@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from functools import partial
+from itertools import accumulate, islice
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from radixlm.core.batch import ScheduledBatch, ScheduledRow
 from radixlm.core.request import TokenLogprob
-from radixlm.memory.staging import Sending
+from radixlm.memory.staging import Fetched, Sending
 from radixlm.runner.sampler import (
     FLAT,
     NOT_FINITE,
@@ -37,12 +38,26 @@ class PromptLogits(NamedTuple):
     targets: tuple[int, ...]
 
 
+class Answers(NamedTuple):
+    """The tokens of each row that samples, the log-probabilities of those that asked, and of
+    prompts; by place in the batch. flat: see `StepResult`.
+    """
+
+    drawn: dict[int, tuple[int, ...]]
+    logprobs: _Logprobs
+    prompt_logprobs: _Logprobs
+    flat: frozenset[int]
+
+
 class StepAnswers:
     """Tokens and log-probabilities of a step. Made before it is sent, so that their numbers are
-    sent with it.
+    sent with it; asked for when its logits are launched, and read when the host wants them.
 
-    sampling, prompts: as in `ForwardBatch`.
+    sampling, prompts: as in `ForwardBatch`. tokens: (draws,) int64 on the device, of all draws, or
+    below 0 where there is none, once they are asked for.
     """
+
+    tokens: Tensor
 
     def __init__(
         self,
@@ -52,7 +67,8 @@ class StepAnswers:
         vocab: int,
         sending: Sending,
     ) -> None:
-        self._batch = batch
+        self._batch, self._sending = batch, sending
+        self._logits: Tensor | None = None
         draws = [batch.rows[place].draws() for place in sampling]
         self._draws = dict(zip(sampling, map(len, draws), strict=True))
         self._rows = rows = [row for its in draws for row in its]
@@ -67,24 +83,38 @@ class StepAnswers:
             (prompt, sending.put(np.array(prompt.targets, dtype=np.int64))) for prompt in prompts
         ]
 
-    def read(
-        self, logits: Tensor, swap: Swap = None
-    ) -> tuple[dict[int, tuple[int, ...]], _Logprobs, _Logprobs]:
-        """The tokens of each row that samples, the log-probabilities of those that asked, and of
-        prompts; by place in the batch. logits: of `logit_rows`.
-        """
+    def ask(self, logits: Tensor) -> None:
+        """Have them computed. logits: of `logit_rows`; kept until `read` or `let_go`."""
+        self._logits = logits
         masks = self._masks()
         scores = logits[: len(self._rows)]
         if masks is not None and not self._tops.keys().isdisjoint(masks[0]):
             scores = scores.clone()  # masks forbid in place, log-probabilities are of all tokens
-        numbers = self._numbers(logits, scores, masks, whole=False)
-        if FLAT in numbers[0]:
-            numbers = self._numbers(logits, scores, masks, whole=True)
+        self._asked = scores, masks
+        self._numbers = self._numbers_of(logits, whole=False)
+
+    def let_go(self) -> None:
+        """Another step is launched before these are read: it overwrites logits."""
+        self._logits = None
+
+    def places(self, table_rows: Sequence[int]) -> list[int]:
+        """The places in `tokens` of those that are drawn for rows of the request table."""
+        first = accumulate(self._draws.values(), initial=0)
+        found = {self._batch.rows[at].row: i for at, i in zip(self._draws, first, strict=False)}
+        return [found[row] for row in table_rows]
+
+    def read(self, swap: Swap = None) -> Answers:
+        """Wait for them."""
+        logits = self._logits
+        numbers = self._numbers()
+        if FLAT in numbers[0] and logits is not None:
+            numbers = self._numbers_of(logits, whole=True)()
+        self._logits = None
         found, own, *theirs = numbers
-        drawn = [None if token == NOT_FINITE else int(token) for token in found]
+        drawn = [None if token in (NOT_FINITE, FLAT) else int(token) for token in found]
         if swap is not None:
             drawn = swap(self._rows, drawn)
-        first = 0
+        first, flat = 0, set()
         taken, paths = {}, {}
         for place, count in self._draws.items():
             draws = drawn[first : first + count]
@@ -92,6 +122,8 @@ class StepAnswers:
             taken[place] = tuple(token for i in path if (token := draws[i]) is not None)
             if path and first in self._tops:
                 paths[place] = [first + i for i in path]
+            if found[first] == FLAT:
+                flat.add(place)
             first += count
         prompt_logprobs = {}
         for (prompt, _), its in zip(self._prompts, theirs, strict=True):
@@ -99,7 +131,8 @@ class StepAnswers:
             count = len(prompt.targets)
             entries = entries_of(_rows(its, count), prompt.targets, [top] * count)
             prompt_logprobs[prompt.row] = entries
-        return taken, self._logprobs(logits, own, drawn, paths), prompt_logprobs
+        logprobs = self._logprobs(logits, own, drawn, paths)
+        return Answers(taken, logprobs, prompt_logprobs, frozenset(flat))
 
     def _masks(self) -> Masks | None:
         masks = self._batch.masks
@@ -109,15 +142,17 @@ class StepAnswers:
         at = [index for index, place in enumerate(places) if place in masks.places]
         return at, masks.bits.result()
 
-    def _numbers(
-        self, logits: Tensor, scores: Tensor, masks: Masks | None, *, whole: bool
-    ) -> list[list[float]]:
-        """The tokens of all draws, on a GPU the numbers of `logprobs_of` for those that asked, and
-        the same of prompts, by one copy.
+    def _numbers_of(self, logits: Tensor, *, whole: bool) -> Callable[[], list[list[float]]]:
+        """Ask for the tokens of all draws, on a GPU the numbers of `logprobs_of` for those that
+        asked, and the same of prompts, by one copy.
         """
-        made = [self._sampler(scores, masks, whole=whole)] if self._rows else []
+        made = []
+        if self._rows:
+            self.tokens = self._sampler(*self._asked, whole=whole)
+            made.append(self.tokens)
         if self._there is None and not self._prompts:
-            return [made[0].tolist() if made else [], []]
+            there = self._sending.fetch(made[0]) if made else None
+            return lambda: [[] if there is None else there().tolist(), []]
         if self._there is not None:
             own, targets = (each.index_select(0, self._there) for each in (logits, made[0]))
             made.append(logprobs_of(own, targets.clamp(min=0), max(self._tops.values())))
@@ -125,8 +160,12 @@ class StepAnswers:
             part = logits[prompt.first : prompt.first + len(prompt.targets)]
             top = self._batch.rows[prompt.row].request.params.prompt_logprobs or 0
             made.append(logprobs_of(part, targets, top))
-        numbers = iter(torch.cat([each.double().flatten() for each in made]).tolist())
-        lists = [[*islice(numbers, each.numel())] for each in made]
+        there = self._sending.fetch(torch.cat([each.double().flatten() for each in made]))
+        return partial(self._lists, there, [each.numel() for each in made])
+
+    def _lists(self, there: Fetched, sizes: Sequence[int]) -> list[list[float]]:
+        numbers = iter(there().tolist())
+        lists = [[*islice(numbers, size)] for size in sizes]
         if not self._rows:
             lists.insert(0, [])
         if self._there is None:
@@ -135,7 +174,7 @@ class StepAnswers:
 
     def _logprobs(
         self,
-        logits: Tensor,
+        logits: Tensor | None,
         numbers: Sequence[float],
         drawn: Sequence[int | None],
         paths: Mapping[int, Sequence[int]],
@@ -149,7 +188,7 @@ class StepAnswers:
         targets = [drawn[each] or 0 for each in at]
         tops = [self._tops[each] for each in at]
         rows: Sequence[Sequence[float]] = _rows(numbers, len(at))
-        if not numbers:
+        if not numbers and logits is not None:  # on the CPU
             own = logits.index_select(0, torch.tensor(at))
             rows = logprobs_of(own, torch.tensor(targets), max(tops)).tolist()
         named = dict(zip(at, entries_of(rows, targets, tops), strict=True))

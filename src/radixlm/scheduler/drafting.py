@@ -106,9 +106,10 @@ class Drafting:
 
     def force(self, state: RequestState, budget: int) -> int:
         """Put what its grammar forces behind a request's last token; returns how many tokens."""
-        guide = self._guides.get(state.request.request_id)
+        if not self._guides or (guide := self._guides.get(state.request.request_id)) is None:
+            return 0
         most = min(self._room(state), budget, self._left)
-        if guide is None or most < 1 or not (tokens := guide.along(())[:most]):
+        if most < 1 or not (tokens := guide.along(())[:most]):
             return 0
         self._left -= len(tokens)
         self._put(state, Draft(tuple(tokens), GRAMMAR, 0))
@@ -138,6 +139,20 @@ class Drafting:
         for state in self._asked:
             state.ahead = self._ahead if state.guesses else 0
         self._began = self._clock.now()
+
+    def idle(self, rows: Sequence[ScheduledRow]) -> bool:
+        """Whether these have no drafts, and neither will the next step of as many requests, nor is
+        it to be measured without.
+        """
+        if any(row.n_draws > 1 or row.ahead for row in rows):
+            return False
+        policy, count = self._policy, len(rows)
+        return not self._most or (
+            policy is not None
+            and not self._head
+            and bool(policy.costs.of(count, 0))
+            and not policy.may_pay(count, self._most)
+        )
 
     def computed(self, batch: ScheduledBatch) -> None:
         """Learn what a step took that has been computed."""

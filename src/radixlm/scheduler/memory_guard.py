@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from radixlm.cache import Lease, Match, RadixCache
+from radixlm.core.errors import CacheError
 from radixlm.scheduler.state import RequestState
 
 # The share of its allowed output that a request is expected to use, before any has ended.
@@ -33,11 +34,16 @@ class Retraction:
         self._by_priority = by_priority
         self._last: RequestState | None = None
 
-    def pick(self, running: Iterable[RequestState]) -> RequestState | None:
-        """The next to give way, but the oldest of the most important: so there is no livelock."""
+    def pick(self, running: Iterable[RequestState]) -> RequestState:
+        """The next to give way, but the oldest of the most important: so there is no livelock.
+        Raises CacheError if there is no other.
+        """
         states = list(running)
-        states.remove(min(states, key=lambda state: (-self._rank(state), state.arrival)))
-        return self._cheapest(states)
+        first = min(states, key=lambda state: (-self._rank(state), state.arrival))
+        states.remove(first)
+        if (victim := self._cheapest(states)) is None:
+            raise CacheError(f"request {first.request.request_id} does not fit, though alone")
+        return victim
 
     def pick_below(self, running: Iterable[RequestState], priority: int) -> RequestState | None:
         """The next to give way to a request: one of at most `priority`."""

@@ -8,13 +8,14 @@ from collections.abc import Collection, Container, Mapping
 
 from radixlm.core.batch import Failure, NewTokens, Remap, ScheduledBatch, StepResult
 from radixlm.core.clock import Clock, WallClock
-from radixlm.core.errors import CacheError, InvalidRequestError
+from radixlm.core.errors import InvalidRequestError
 from radixlm.core.keys import Slots
 from radixlm.core.reports import Arrived, EventSink, Finished, Retracted, Scheduled
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput, TokenLogprob
 from radixlm.scheduler.drafting import NO_GUIDES, Drafting, Guides
 from radixlm.scheduler.fairness import DecodeTurns
 from radixlm.scheduler.memory_guard import MemoryGuard, Retraction
+from radixlm.scheduler.promises import Promises
 from radixlm.scheduler.restoring import Tiers
 from radixlm.scheduler.state import Counters, RequestState
 from radixlm.scheduler.step_plan import Plan
@@ -36,12 +37,11 @@ class Scheduler:
     no more than the budget is computed for others.
 
     Room is made before anything is given: when what running requests need does not fit, some are
-    retracted (see Retraction), what they computed is committed first, and nobody is admitted in
-    that step.
+    retracted (see Retraction), which commits what they computed, and nobody is admitted in it.
 
     Used by one thread; `abort` and `add` come between steps. tiers: restore what requests of `room`
-    share, where there is a store. short_length: see `Namespace.of_length`.
-    checkpoint_interval: see `Checkpoints`. drafting: what drafts tokens, where drafts are wanted.
+    share, where there is a store. short_length: see `Namespace.of_length`. checkpoint_interval: see
+    `Checkpoints`. drafting: what drafts tokens.
     """
 
     def __init__(
@@ -78,6 +78,8 @@ class Scheduler:
         self._short_length = short_length
         self.drafting = drafting or Drafting((), 0)
         self.checkpoints = Checkpoints(room, checkpoint_interval)
+        self.promises = Promises()
+        self._foresees = tiers is None and room.cache.states is None
 
     @property
     def running(self) -> Collection[RequestState]:
@@ -122,18 +124,24 @@ class Scheduler:
         self._finish(state, FinishReason.ABORT)
         return state.output(reason=FinishReason.ABORT)
 
-    def schedule(self, held: Container[str] = (), guides: Guides = NO_GUIDES) -> ScheduledBatch:
+    def schedule(
+        self, held: Container[str] = (), guides: Guides = NO_GUIDES, *, ahead: bool = False
+    ) -> ScheduledBatch:
         """Choose what the next step computes; gives slots, admits, and retracts where needed.
 
-        held: decoding requests that are left out of this step. guides: of those that have one.
+        held: decoding requests that are left out. guides: of those that have one. ahead: nobody is
+        retracted, nothing is drafted.
         """
         self._guard.next_step()
         self.turns.next_step()
         plan, crowded = self._plan(held, guides, admits=True), False
         while not self._guard.has_room(plan.tokens()):
+            if ahead:
+                return ScheduledBatch(())
             if self.tiers is not None and self.tiers.give_way(alone=len(self._running) == 1):
                 return ScheduledBatch(())
-            self._retract_one()
+            self._guard.learn_from_retraction(self._running.values())
+            self._retract(self._retraction.pick(self._running.values()))
             plan, crowded = self._plan(held, guides, admits=False), True
         parts: Parts = {}
         for state, n_new in plan.decoding:
@@ -146,15 +154,26 @@ class Scheduler:
                 budget -= self._give(state, state.lease.extend(min(state.pending, budget)), parts)
         if not crowded:
             budget = self._admit(parts, budget)
-            self.drafting.add(parts, budget)
+            if not ahead:
+                self.drafting.add(parts, budget)
         states = {state.running_lease: state for state in parts}
         ordered = [states[lease] for lease in self._cache.depth_first(states)]
         for state in ordered if self.checkpoints.active else ():
             self.checkpoints.mark(state, min(state.computed + parts[state].size, state.n_tokens))
         rows = tuple(self.drafting.row_of(state, parts[state]) for state in ordered)
+        self.promises.begin(rows, ordered)
         computed = self._cache.components if rows else ()  # nobody computes an empty batch
         moves = [move for component in computed for move in component.take_moves().items()]
         return ScheduledBatch(rows, **dict(moves))
+
+    def schedule_ahead(self, batch: ScheduledBatch) -> ScheduledBatch:
+        """Choose what comes after a batch under way; no rows if its tokens have to be known."""
+        foreseen = self._foresees and all(state.foreseen for state in self._running.values())
+        preempts = self._preemption_gap is not None and self.waiting
+        if preempts or not foreseen or not self.drafting.idle(batch.rows):
+            return ScheduledBatch(())
+        with self.promises.promised(batch.rows) as complete:
+            return self.schedule(complete, ahead=True)
 
     def update(
         self, batch: ScheduledBatch, result: StepResult, grown: Mapping[str, NewTokens]
@@ -165,8 +184,7 @@ class Scheduler:
         """
         self.drafting.computed(batch)
         news = []
-        for index, row in enumerate(batch.rows):
-            state = self._running[row.request.request_id]
+        for index, row, state in self.promises.end(batch.rows):
             if index in result.failed and self.drafting.spoiled(state):
                 if state.running_lease.lost:
                     self._retract(state)
@@ -177,9 +195,7 @@ class Scheduler:
                 news.append(self._fail(state, result.failed[index]))
                 continue
             if index in result.prompt_logprobs:
-                first = max(row.start + 1, row.request.params.first_prompt_logprob)
-                given = state.next_prompt_logprob - first
-                state.prompt_logprobs.extend(result.prompt_logprobs[index][given:])
+                state.take_prompt_logprobs(row.start, result.prompt_logprobs[index])
             if row.start < state.prefill_end or row.checkpoints:
                 self._commit(state)
             drawn = result.drawn(index)
@@ -191,6 +207,9 @@ class Scheduler:
             if drawn:
                 self.drafting.heard(state, result.ahead.get(index, ()), row.known + len(drawn))
                 news.append(self._take(state, new, result.logprobs.get(index, ())))
+            elif index in result.flat:
+                state.foreseen = False
+                self._retract(state)
         return news
 
     def _plan(self, held: Container[str], guides: Guides, *, admits: bool) -> Plan:
@@ -202,13 +221,7 @@ class Scheduler:
         if first is not None:
             decoding = self.turns.beside(first, decoding)
         budget = self.turns.left_of_budget(decoding)
-        tokens = []
-        for state in decoding:
-            n_new = min(state.pending, 1 + budget)
-            n_new += self.drafting.force(state, 1 + budget - n_new)
-            budget -= n_new - 1
-            tokens.append((state, n_new))
-        return Plan(tokens, prompts, budget)
+        return Plan.of(decoding, prompts, budget, self.drafting.force)
 
     def _prompts(self) -> list[RequestState]:
         """Running requests that do not decode yet, the least served tenants' first, then by age."""
@@ -232,13 +245,6 @@ class Scheduler:
 
     def _served(self, state: RequestState) -> int:
         return self.fairness.served(state.request.tenant)
-
-    def _retract_one(self) -> None:
-        """Let a running request give way to the others."""
-        if (victim := self._retraction.pick(self._running.values())) is None:
-            raise CacheError(f"request {next(iter(self._running))} does not fit, though alone")
-        self._guard.learn_from_retraction(self._running.values())
-        self._retract(victim)
 
     def _give(self, state: RequestState, slots: Slots | None, parts: Parts) -> int:
         """Make `slots` its part of the step; return how many. None: an admission took the room."""
@@ -320,18 +326,12 @@ class Scheduler:
             state.computed = 0
             lease.release(used=False)
             return None
-        again = state.cached_tokens is not None
-        if again:
-            self.counters.readmitted_tokens += state.n_tokens
-            self.counters.readmitted_cached += lease.cached
-        else:
+        if not (again := state.cached_tokens is not None):
             state.cached_tokens, state.miss = lease.cached, lease.why()
             if self.tiers is not None:
                 state.miss = self.tiers.reported(state, state.miss)
-                self.counters.host_cached_tokens += state.miss.from_host or 0
-                self.counters.disk_cached_tokens += state.miss.from_disk or 0
             state.queued = self._clock.now() - state.arrived
-            self.counters.admit(state.prompt_length, lease.cached, lease.expected)
+        self.counters.admit(state, lease, again=again)
         state.lease = lease
         state.row = self._free_rows.pop()
         state.remaps = [Remap(0, lease.slots[: lease.cached].copy())] if lease.cached else []

@@ -74,11 +74,18 @@ class Counters:
         self.accepted_tokens += accepted
         self.accepted_of = counted(self.accepted_of, draft, accepted)
 
-    def admit(self, prompt: int, cached: int, expected: Sequence[int]) -> None:
-        """A prompt is admitted for the first time."""
-        self.prompt_tokens += prompt
-        self.cached_tokens += cached
-        self.expected_tokens = tuple(map(add, self.expected_tokens, expected))
+    def admit(self, state: RequestState, lease: Lease, *, again: bool) -> None:
+        """A request is admitted, for the first time or again."""
+        if again:
+            self.readmitted_tokens += state.n_tokens
+            self.readmitted_cached += lease.cached
+            return
+        self.prompt_tokens += state.prompt_length
+        self.cached_tokens += lease.cached
+        if state.miss is not None:
+            self.host_cached_tokens += state.miss.from_host or 0
+            self.disk_cached_tokens += state.miss.from_disk or 0
+        self.expected_tokens = tuple(map(add, self.expected_tokens, lease.expected))
 
 
 def counted(
@@ -132,6 +139,8 @@ class RequestState:
     stop), and from where, in order. computed_because: why what is stored of it is not read.
     drafts: see RequestOutput. ahead: how many tokens a head is to draft after this step; drafted:
     what it did after the last one. guesses: whether tokens are drafted that might be wrong.
+    promised: of n_tokens, those that a step under way draws, see Promises. foreseen: whether steps
+    may be scheduled before the tokens of those before them are known.
     For its queue: waits; returned, after a retraction; follows, the leader that computes what it
     will take from the cache; stamp, which marks its present entry among dead ones.
     """
@@ -159,6 +168,8 @@ class RequestState:
     prediction: PredictedText | None = None
     ahead: int = 0
     drafted: DraftedAhead | None = None
+    promised: int = 0
+    foreseen: bool = True
     moved: int = 0
     kept: int = 0
     branch: int = 0
@@ -174,6 +185,8 @@ class RequestState:
         self.tokens[: key.size] = key
         if (predicted := self.request.prediction) is not None:
             self.prediction = PredictedText(predicted, key.size)
+        asks = self.request.constraint is not None or self.request.pooled
+        self.foreseen = not (asks or self.request.params.reads_tokens)
 
     @property
     def prompt_length(self) -> int:
@@ -240,6 +253,11 @@ class RequestState:
     def next_prompt_logprob(self) -> int:
         """Position of the first prompt token without log-probability, where they are wanted."""
         return self.request.params.first_prompt_logprob + len(self.prompt_logprobs)
+
+    def take_prompt_logprobs(self, start: int, entries: Sequence[TokenLogprob]) -> None:
+        """Take those that a step from token `start` on gives, but those that are there."""
+        first = max(start + 1, self.request.params.first_prompt_logprob)
+        self.prompt_logprobs.extend(entries[self.next_prompt_logprob - first :])
 
     @property
     def running_lease(self) -> Lease:
@@ -329,5 +347,6 @@ def scheduled_row(state: RequestState, slots: Slots) -> ScheduledRow:
         samples=stop >= state.n_tokens,
         drafted=max(stop - state.n_tokens, 0),
         ahead=state.ahead,
+        promised=state.promised > 0 and stop >= state.n_tokens,
         **lease.row_fields(),
     )

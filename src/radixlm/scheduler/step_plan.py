@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from radixlm.scheduler.state import RequestState
@@ -17,6 +18,23 @@ class Plan(NamedTuple):
     decoding: list[tuple[RequestState, int]]
     prompts: list[RequestState]
     budget: int
+
+    @classmethod
+    def of(
+        cls,
+        decoding: Iterable[RequestState],
+        prompts: list[RequestState],
+        budget: int,
+        force: Callable[[RequestState, int], int],
+    ) -> Plan:
+        """Plan a token for each that decodes, and what grammars force of it: `Drafting.force`."""
+        tokens = []
+        for state in decoding:
+            n_new = min(state.pending, 1 + budget)
+            n_new += force(state, 1 + budget - n_new)
+            budget -= n_new - 1
+            tokens.append((state, n_new))
+        return cls(tokens, prompts, budget)
 
     def tokens(self) -> list[tuple[RequestState, int]]:
         """All of them, the prompts with the chunks that the budget gives them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 
 import numpy as np
@@ -43,6 +44,21 @@ class FakeRunner:
             np.empty(0, dtype=np.int64) for _ in range(n_rows + MOST_SIBLINGS)
         ]
         self._vocab_size = vocab_size
+        self._drawn: dict[int, int] = {}
+
+    def launch(self, batch: ScheduledBatch) -> Callable[[], StepResult]:
+        """Compute a step, in which promised tokens are those that the last one has drawn."""
+        rows = tuple(self._kept(row) for row in batch.rows)
+        result = self.execute(replace(batch, rows=rows))
+        drawn = zip(rows, result.tokens, strict=True)
+        self._drawn = {row.row: token for row, token in drawn if token is not None}
+        return lambda: result
+
+    def _kept(self, row: ScheduledRow) -> ScheduledRow:
+        tokens = row.tokens.copy()
+        if row.promised:
+            tokens[-1] = self._drawn[row.row]
+        return replace(row, tokens=tokens)
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
         if batch.windows is not None:

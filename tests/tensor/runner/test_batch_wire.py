@@ -80,10 +80,12 @@ def test_no_rows() -> None:
 
 
 def test_every_field_is_known() -> None:
-    """One that is new has to be sent, too, or left out on purpose: of states, heads, siblings."""
+    """One that is new has to be sent, too, or left out on purpose: of states, heads, siblings;
+    ranks compute no step ahead.
+    """
     assert {item.name for item in fields(ScheduledBatch)} == {"rows", "masks", "windows", "states"}
     assert {item.name for item in fields(ScheduledRow)} == {
         *("request", "row", "tokens", "start", "prompt_length", "new_slots", "remaps"),
         *("segments", "samples", "state", "checkpoints", "spares", "drafted", "ahead"),
-        *("sibling", "beside"),
+        *("sibling", "beside", "promised"),
     }

@@ -58,7 +58,9 @@ def asked(its: str, sending: Sending, device: torch.device) -> tuple[StepAnswers
 
 def check(its: str, answers: StepAnswers, logits: Tensor) -> None:
     drawn, path = CASES[its]
-    taken, logprobs, prompts = answers.read(logits)
+    answers.ask(logits)
+    taken, logprobs, prompts, flat = answers.read()
+    assert not flat
     told = tuple(drawn[at] for at in path)
     assert taken == {0: told, 1: (3,), 2: told}
     assert {*logprobs} == {0, 1}
@@ -87,7 +89,9 @@ def test_on_a_gpu_by_one_copy(gpu: PretendGpu, its: str) -> None:
     answers, logits = asked(its, staging, gpu.device)
     staging.send()
     gpu.count()
-    answers.read(logits)
+    answers.ask(logits)
+    assert (gpu.counts.copies, gpu.counts.waits) == (0, 0)
+    answers.read()
     counts = gpu.count()
     assert (counts.copies, counts.waits) == (0, 1)
     check(its, answers, logits)
@@ -113,7 +117,8 @@ def test_what_is_swapped_counts_with_its_own_log_probability() -> None:
     cpu = torch.device("cpu")
     answers, logits = asked("none of both", Sending(cpu), cpu)
     instead = [*CASES["its sibling"][0], 5, *CASES["the draft"][0]]
-    taken, logprobs, _ = answers.read(logits, lambda _rows, _drawn: [*instead])
+    answers.ask(logits)
+    taken, logprobs, _, _ = answers.read(lambda _rows, _drawn: [*instead])
     assert taken == {0: (4, 7, 8, 12), 1: (5,), 2: (4, 5, 6, 9)}
     wanted = logits.log_softmax(-1)
     assert [entry.logprob for entry in logprobs[0]] == pytest.approx(

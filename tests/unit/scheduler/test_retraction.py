@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from radixlm.cache import RadixCache
+from radixlm.core.errors import CacheError
 from radixlm.core.reports import Event, Retracted
 from radixlm.scheduler.memory_guard import Retraction
 from radixlm.scheduler.state import RequestState
@@ -65,7 +68,8 @@ def test_the_oldest_is_spared() -> None:
     retraction = Retraction(by_priority=False)
     assert retraction.pick([other, oldest]) is other
     assert retraction.pick([other, oldest]) is other
-    assert retraction.pick([oldest]) is None
+    with pytest.raises(CacheError, match="does not fit, though alone"):
+        retraction.pick([oldest])
 
 
 def test_the_least_important_first_and_the_most_important_oldest_is_spared() -> None:

@@ -33,8 +33,23 @@ def _gelu(x: Tensor) -> Tensor:
     return functional.gelu(x.contiguous())
 
 
+def _silu(x: Tensor) -> Tensor:
+    """See `sigmoid`."""
+    wide = x.float()
+    return sigmoid(wide).mul_(wide).to(x.dtype)
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    """x (1 + tanh(z)) / 2 = x sigmoid(2z), see `sigmoid`."""
+    wide = x.float()
+    twice = (wide * wide).mul_(0.044715).add_(1).mul_(wide).mul_(_TWICE)
+    return sigmoid(twice).mul_(wide).to(x.dtype)
+
+
+# 2 sqrt(2 / pi)
+_TWICE = 1.5957691216057308
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
-    {**GATES, "gelu": _gelu, "relu2": _relu2}
+    {"silu": _silu, "gelu_tanh": _gelu_tanh, "gelu": _gelu, "relu2": _relu2}
 )
 
 

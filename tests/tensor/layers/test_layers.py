@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from radixlm.layers.linear import (
     TokenEmbedding,
     add_norm,
 )
-from radixlm.layers.mlps import MLP, sigmoid
+from radixlm.layers.mlps import ACTIVATIONS, MLP, sigmoid
 from radixlm.layers.rotary import LinearScaling, QueryFactors, RopeConfig, Rotary, YarnScaling
 from radixlm.products.compiled import TensorOptions
 
@@ -150,6 +151,27 @@ def test_short_contexts_have_queries_as_they_are() -> None:
     ahead = RopeConfig(100.0, queries=QueryFactors(0.5, 10, ahead=1))
     assert ahead.within(9).queries is None
     assert ahead.within(10) == ahead
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [*ACTIVATIONS])
+def test_activations_have_the_same_bits_in_any_company(name: str, dtype: torch.dtype) -> None:
+    """Rows of sizes that fill no whole vector, and that lie apart, as in a product's memory."""
+    theirs = {
+        "silu": functional.silu,
+        "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+        "gelu": functional.gelu,
+        "relu2": lambda x: functional.relu(x) ** 2,
+    }
+    memory = (4 * torch.randn(37, 120, generator=torch.Generator().manual_seed(0))).to(dtype)
+    for width in (33, 100, 112):
+        x = memory[:, :width]
+        made = ACTIVATIONS[name](x)
+        for rows in (x, x.contiguous()):
+            assert torch.equal(made, ACTIVATIONS[name](rows))
+            assert torch.equal(made, torch.cat([ACTIVATIONS[name](row) for row in rows.split(1)]))
+        near = {"rtol": 1e-6, "atol": 1e-6} if dtype == F32 else {"rtol": 1e-2, "atol": 1e-3}
+        assert torch.allclose(made, theirs[name](x), **near)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_check import graphs, hardware, kernels, products, speeds, tokens
+from scripts.gpu_check import graphs, hardware, kernels, overlap, products, speeds, tokens
 from scripts.gpu_check.commands import memcheck
 from scripts.gpu_check.place import Finding, Place
 
@@ -22,6 +22,7 @@ from scripts.gpu_check.place import Finding, Place
         kernels.launches,
         kernels.tiles,
         products.products,
+        overlap.overlap,
         speeds.parts,
         speeds.trace,
         memcheck,

@@ -107,39 +107,6 @@ def test_replicas_serve_as_one_server(two: Deployed):
     assert two.complete(STORY).json()["cache_report"]["cached_tokens"]["device"] == 0
 
 
-def test_parts_of_a_batch_go_to_replicas_whole(two: Deployed):
-    """Two prefixes, of which each replica computes one."""
-    prompts = [f"{name} {TALE}, and {n}" for n in range(20) for name in ("Ann", "Zoe")]
-    lines = [
-        {
-            "custom_id": f"{n}",
-            "url": "/v1/completions",
-            "body": {"prompt": prompt, "max_tokens": 4, "cache_report": True},
-        }
-        for n, prompt in enumerate(prompts)
-    ]
-    content = "\n".join(map(json.dumps, lines)).encode()
-    sent = two.client.post("/v1/files", files={"file": content}, data={"purpose": "batch"})
-    asked = {"input_file_id": sent.json()["id"], "completion_window": "24h"}
-    path = "/v1/batches"
-    made = two.client.post(path, json=asked | {"endpoint": "/v1/completions"}).json()
-
-    def now() -> dict[str, Any]:
-        found: dict[str, Any] = two.client.get(f"{path}/{made['id']}").json()
-        return found
-
-    assert until(lambda: now()["status"] == "completed", 120) is not None
-    text = two.client.get(f"/v1/files/{now()['output_file_id']}/content").text
-    answers = [json.loads(line) for line in text.splitlines()]
-    assert len(answers) == len(prompts)
-    homes: dict[str, set[str]] = {"Ann": set(), "Zoe": set()}
-    for each in answers:
-        name = prompts[int(each["custom_id"])][:3]
-        homes[name].add(each["response"]["body"]["cache_report"]["replica"])
-    assert [len(each) for each in homes.values()] == [1, 1]
-    assert homes["Ann"] != homes["Zoe"]
-
-
 def prefix(two: Deployed) -> dict[str, Any]:
     """The branch that begins as the story does."""
     found = two.client.get("/router/prefixes", params={"limit": 200}).json()["prefixes"]
@@ -271,6 +238,39 @@ def metrics(of: Deployed) -> str:
 def computed_tokens(of: Deployed) -> float:
     [line] = [line for line in metrics(of).splitlines() if line.startswith(COMPUTED)]
     return float(line.split()[-1])
+
+
+def test_parts_of_a_batch_go_to_replicas_whole(two: Deployed):
+    """Two prefixes, of which each replica computes one."""
+    prompts = [f"{name} {TALE}, and {n}" for n in range(20) for name in ("Ann", "Zoe")]
+    lines = [
+        {
+            "custom_id": f"{n}",
+            "url": "/v1/completions",
+            "body": {"prompt": prompt, "max_tokens": 4, "cache_report": True},
+        }
+        for n, prompt in enumerate(prompts)
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    sent = two.client.post("/v1/files", files={"file": content}, data={"purpose": "batch"})
+    asked = {"input_file_id": sent.json()["id"], "completion_window": "24h"}
+    path = "/v1/batches"
+    made = two.client.post(path, json=asked | {"endpoint": "/v1/completions"}).json()
+
+    def now() -> dict[str, Any]:
+        found: dict[str, Any] = two.client.get(f"{path}/{made['id']}").json()
+        return found
+
+    assert until(lambda: now()["status"] == "completed", 120) is not None
+    text = two.client.get(f"/v1/files/{now()['output_file_id']}/content").text
+    answers = [json.loads(line) for line in text.splitlines()]
+    assert len(answers) == len(prompts)
+    homes: dict[str, set[str]] = {"Ann": set(), "Zoe": set()}
+    for each in answers:
+        name = prompts[int(each["custom_id"])][:3]
+        homes[name].add(each["response"]["body"]["cache_report"]["replica"])
+    assert [len(each) for each in homes.values()] == [1, 1]
+    assert homes["Ann"] != homes["Zoe"]
 
 
 def test_nothing_is_lost_when_processes_die(two: Deployed):

@@ -264,7 +264,8 @@ class ModelRunner:
             if any(row.promised for row in batch.rows):
                 forward.promise(batch, self._last, staging)
         answers.ask(self._logits(batch, planned))
-        self._last = answers
+        # Else it would keep logits, and the next ones would lie in other memory.
+        self._last = answers if self.goes_ahead else None
         return partial(self._result, batch, planned, answers)
 
     @torch.inference_mode()

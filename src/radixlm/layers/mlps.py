@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from radixlm.layers.linear import Linear
 from radixlm.layers.lora import Multiply
-from radixlm.products.compiled import GATES, GateKind, TensorOptions
+from radixlm.products.compiled import GATES, GELU_CUBIC, GELU_TWICE, GateKind, TensorOptions
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -35,19 +35,21 @@ def _gelu(x: Tensor) -> Tensor:
 
 def _silu(x: Tensor) -> Tensor:
     """See `sigmoid`."""
+    if x.device.type != "cpu":
+        return GATES["silu"](x)
     wide = x.float()
     return sigmoid(wide).mul_(wide).to(x.dtype)
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
     """x (1 + tanh(z)) / 2 = x sigmoid(2z), see `sigmoid`."""
+    if x.device.type != "cpu":
+        return GATES["gelu_tanh"](x)
     wide = x.float()
-    twice = (wide * wide).mul_(0.044715).add_(1).mul_(wide).mul_(_TWICE)
+    twice = (wide * wide).mul_(GELU_CUBIC).add_(1).mul_(wide).mul_(GELU_TWICE)
     return sigmoid(twice).mul_(wide).to(x.dtype)
 
 
-# 2 sqrt(2 / pi)
-_TWICE = 1.5957691216057308
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"silu": _silu, "gelu_tanh": _gelu_tanh, "gelu": _gelu, "relu2": _relu2}
 )

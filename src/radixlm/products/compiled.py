@@ -39,6 +39,8 @@ from radixlm.kernels.vectors import (
 
 # The activation of a gate.
 GateKind = Literal["silu", "gelu_tanh"]
+# Of gelu's form by tanh (Hendrycks and Gimpel, 2016).
+GELU_CUBIC, GELU_TWICE = 0.044715, 2 * math.sqrt(2 / math.pi)
 GATES: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"silu": functional.silu, "gelu_tanh": functools.partial(functional.gelu, approximate="tanh")}
 )
@@ -151,9 +153,9 @@ def sigmoid(builder: ir.IRBuilder, ops: Lanes, y: Any, *, coarse: bool) -> Any:
 
 
 def _twice_gelu_argument(builder: ir.IRBuilder, ops: Lanes, x: Any) -> Any:
-    """2 sqrt(2 / pi) (x + 0.044715 x^3) (Hendrycks and Gimpel, 2016)."""
-    twice = 2 * math.sqrt(2 / math.pi)
-    cubic = ops.multiply_add(builder.fmul(x, x), ops.all(0.044715 * twice), ops.all(twice))
+    """GELU_TWICE (x + GELU_CUBIC x^3)."""
+    cubic = ops.all(GELU_CUBIC * GELU_TWICE)
+    cubic = ops.multiply_add(builder.fmul(x, x), cubic, ops.all(GELU_TWICE))
     return builder.fmul(x, cubic)
 
 

@@ -113,7 +113,7 @@ async def ollama_chat(request: Request, body: bodies.OllamaChatBody) -> Response
     """Ollama's chats: lines of JSON, unless stream is false."""
     begun, service = time.monotonic_ns(), service_of(request)
     if not body.messages:
-        return _loaded(service, body, chats=True)
+        return await _loaded(service, body, chats=True)
     task = await asyncio.to_thread(tasks.chat_task, service, body, tenant_of(request))
     return await _answered(request, task, body, begun, chats=True)
 
@@ -123,7 +123,7 @@ async def ollama_generate(request: Request, body: bodies.OllamaGenerateBody) -> 
     """Ollama's answers to a prompt: lines of JSON, unless stream is false."""
     begun, service = time.monotonic_ns(), service_of(request)
     if not body.prompt:
-        return _loaded(service, body, chats=False)
+        return await _loaded(service, body, chats=False)
     task = await asyncio.to_thread(tasks.generate_task, service, body, tenant_of(request))
     return await _answered(request, task, body, begun, chats=False)
 
@@ -210,8 +210,8 @@ async def ollama_version() -> Response:
     return JSONResponse({"version": _VERSION})
 
 
-def _loaded(service: Service, body: bodies.AnsweredBody, *, chats: bool) -> Response:
-    tasks.own_name(service, body.model)
+async def _loaded(service: Service, body: bodies.AnsweredBody, *, chats: bool) -> Response:
+    await asyncio.to_thread(tasks.check_unasked, service, body)
     return JSONResponse(wire.loaded(body.model or service.model_name, chats=chats))
 
 

@@ -32,6 +32,15 @@ def own_name(service: Service, name: str | None) -> str | None:
     return name
 
 
+def check_unasked(service: Service, body: bodies.AnsweredBody) -> None:
+    """Check what asks for no answer as if it did. Raises InvalidRequestError that names the field,
+    and ModelNotFoundError.
+    """
+    own_name(service, body.model)
+    with in_callers_words(bodies.NAMES):
+        body.to_params(service.sampling_defaults)
+
+
 def _named(service: Service, body: B) -> B:
     return body.model_copy(update={"model": own_name(service, body.model)})
 
@@ -43,11 +52,10 @@ def chat_task(service: Service, body: bodies.OllamaChatBody, tenant: str) -> Cha
     """
     body = _named(service, body)
     specs = specs_of(body.tools)
-    calling = Calling.AUTO if specs else None
     chat = Conversation(
         _messages(body.messages or ()), tools_for_template(specs), thinking=body.thinking_wish
     )
-    use = tool_use(specs, calling, parallel=True)
+    use = tool_use(specs, Calling.AUTO if specs else None, parallel=True)
     return _answered(service, chat, use, body, tenant, {**bodies.NAMES, "prompt": "messages"})
 
 

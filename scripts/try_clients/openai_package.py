@@ -150,7 +150,7 @@ def _errors(client: openai.OpenAI, server: Served) -> int:
             openai.NotFoundError,
             None,
             "unsupported_route",
-            lambda: client.embeddings.create(model=MODEL, input="not here"),
+            lambda: client.moderations.create(model=MODEL, input="not here"),
         ),
         (
             openai.APITimeoutError,

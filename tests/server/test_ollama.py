@@ -233,6 +233,11 @@ def test_options_are_the_engine_s(monkeypatch):
         ("chat", {"messages": [USER], "options": {"temperature": -1}}, "temperature"),
         ("chat", {"options": {"seed": 2**65}}, "seed"),
         ("generate", {"options": {"seed": 2**65}}, "seed"),
+        (
+            "generate",
+            {"prompt": "a", "options": {"repeat_penalty": 2, "repetition_penalty": 0}},
+            "options.repeat_penalty",
+        ),
         ("chat", {"messages": [USER], "options": {"mirostat": 2}}, "options.mirostat"),
         ("chat", {"messages": [USER], "options": {"num_predict": -3}}, "options.num_predict"),
         ("chat", {"messages": [USER], "options": {"num_ctx": 0}}, "options.num_ctx"),

@@ -114,10 +114,11 @@ def test_every_reference_leads_somewhere(document):
             place = place[part]
 
 
-def test_every_pattern_is_one(document):
+def test_every_pattern_is_one_and_each_field_in_one(document):
     for patterns in values(document["components"], "patternProperties"):
-        for pattern in patterns:
-            re.compile(pattern)
+        fields = [re.fullmatch(r"\^\((.*)\)\$", pattern)[1].split("|") for pattern in patterns]
+        names = [name for group in fields for name in group]
+        assert len(names) == len(set(names))
 
 
 def test_the_examples_are_answered(fake, document):

@@ -249,7 +249,7 @@ def _ignored(model: type[BaseModel], *, strict: bool) -> Schema:
         no_ops |= getattr(model, "echoes", frozenset())
         not_yet = {**dict.fromkeys(ELSEWHERE - no_ops, ()), **not_yet}
     names: dict[str, list[str]] = defaultdict(list)
-    for name in sorted(not_yet.keys() - model.model_fields.keys()):
+    for name in sorted(not_yet.keys() - model.model_fields.keys() - no_ops):
         names[json.dumps(neutral_values(not_yet[name], strict=strict))].append(name)
     patterns: Schema = {_pattern(no_ops): {}} if no_ops else {}
     for values_json, group in names.items():

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from radixlm.core.errors import wrong
 from radixlm.core.grammar import ANY_OBJECT, Grammar
 from radixlm.core.sampling import SamplingParams
 from radixlm.server.bodies.answer_fields import Tools
@@ -96,6 +97,8 @@ class AnsweredBody(OllamaBody):
         defaults: of options that the request leaves open.
         """
         options = self.options or OllamaOptions()
+        if None not in (options.repeat_penalty, options.repetition_penalty):
+            raise wrong("options.repeat_penalty", "is repetition_penalty; leave one of them out")
         grammar = None
         if self.format:
             schema = ANY_OBJECT if self.format == "json" else self.format

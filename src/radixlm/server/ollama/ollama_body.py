@@ -97,7 +97,7 @@ class AnsweredBody(OllamaBody):
         defaults: of options that the request leaves open.
         """
         options = self.options or OllamaOptions()
-        if None not in (options.repeat_penalty, options.repetition_penalty):
+        if {"repeat_penalty", "repetition_penalty"} <= options.model_dump(exclude_none=True).keys():
             raise wrong("options.repeat_penalty", "is repetition_penalty; leave one of them out")
         grammar = None
         if self.format:

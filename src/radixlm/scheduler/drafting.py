@@ -123,10 +123,9 @@ class Drafting:
             for state, slots in parts.items()
         ):
             return
-        if not self._head and self._policy is not None and self._policy.rests():
-            return
+        rests = not self._head and self._policy is not None and self._policy.rests()
         siblings = len(self._rows_left)
-        for state, draft in self._chosen(parts, budget):
+        for state, draft in () if rests else self._chosen(parts, budget):
             own = min(len(draft.tokens), budget)
             draft = draft.cut(own, budget - own if siblings else 0)
             if draft.tokens and (slots := self._lent(state, draft)) is not None:
@@ -155,8 +154,13 @@ class Drafting:
         )
 
     def computed(self, batch: ScheduledBatch) -> None:
-        """Learn what a step took that has been computed."""
-        if self._began is not None and self._policy is not None and batch.rows:
+        """Learn what a step took that has been computed, where that was measured: of one that the
+        next was launched behind it is not.
+        """
+        if self._policy is None or not batch.rows:
+            return
+        self._policy.costs.age()
+        if self._began is not None:
             drafted = sum(row.n_draws - 1 for row in batch.rows)
             seconds = self._clock.now() - self._began
             if self._head and (drafted > 0) != (self._ahead > 0):

@@ -148,8 +148,8 @@ class DraftPolicy:
         return self._acceptance.expected(draft)
 
     def may_pay(self, requests: int, most: int) -> bool:
-        """Whether drafts of at most `most` tokens each would pay if all of them were right."""
-        costs = self.costs.of(requests, requests * most)
+        """Whether at most `most` drafted tokens would pay if all of them were right."""
+        costs = self.costs.of(requests, most)
         return any(
             (requests + count) * costs[0] > MARGIN * requests * seconds
             for count, seconds in enumerate(costs)

@@ -12,7 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.core.config import HEADS
 from radixlm.core.grammar import Grammar
 from radixlm.core.request import GenerateRequest, Namespace, Pooled
 from radixlm.models.families import ARCHITECTURES, TEXTS
@@ -22,8 +25,12 @@ from radixlm.testing.gguf_writer import write_gguf
 from radixlm.testing.peft_adapters import make_adapter
 from radixlm.testing.quantized_folders import Recipe, quantize_folder
 from radixlm.testing.reference import make_checkpoint
+from radixlm.text.model_folder import DEMO_MODEL
 from tests.engines import constraint
 from tests.pretend_gpu import Counts, PretendGpu, on_pretend_gpu
+from tests.pretend_ranks import two_ranks
+from tests.tensor.draft_steps import draft_always
+from tests.tensor.mtp_layers import make_mtp_checkpoint
 from tests.tensor.test_pretend_gpu import PROMPTS, SHARED, Served, asked, serve, steps_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
@@ -39,12 +46,12 @@ _WIDE = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
 
 class Row(NamedTuple):
     """What steps ask for. how: recorded, or what keeps them from being that. copies: to the GPU, of
-    the steps. waits: of each, the most; -1: of some others.
+    the steps. waits: of those that wait.
     """
 
     how: str
-    copies: tuple[int, ...]
-    waits: int
+    copies: str
+    waits: str
 
 
 def family(name: str, folder: Path, gpu: PretendGpu) -> Row:
@@ -57,10 +64,16 @@ def family(name: str, folder: Path, gpu: PretendGpu) -> Row:
 def row_of(served: Served, steps: Sequence[Counts], eager: str = "") -> Row:
     """eager: what keeps these steps from being recorded, besides the model."""
     reasons = [*why_eager(served.model, served.pool), *filter(None, [eager])]
-    waits = {step.waits for step in steps}
-    [most] = {max(waits)} if waits <= {0, max(waits)} else {-1}
-    copies = tuple(sorted({step.copies for step in steps}))
-    return Row(f"eager: {', '.join(reasons)}" if reasons else RECORDED, copies, most)
+    how = f"eager: {', '.join(reasons)}" if reasons else RECORDED
+    waits = {step.waits for step in steps if step.waits}
+    return Row(how, _said({step.copies for step in steps}), _said(waits))
+
+
+def _said(numbers: set[int]) -> str:
+    least, *others = sorted(numbers)
+    if len(others) > 1:
+        return f"{least} to {others[-1]}"
+    return " or ".join(map(str, (least, *others)))
 
 
 def _weights(write: Callable[[Path, Path], object], name: str) -> Callable[[Path], Path]:
@@ -106,14 +119,29 @@ OF_ENGINES: Mapping[str, tuple[Mapping[str, object], Callable[[Path], Path]]] = 
     "compressed-tensors in 8 bits": ({}, _quantized(Recipe("int-quantized", bits=8, group=0))),
     "FP8": ({}, _weights(lambda a, b: write_floats(a, b, FloatRecipe("fp8", (32, 32))), "f")),
     "GGUF files": ({}, _weights(lambda a, b: write_gguf(a, b, "Q8_0"), "m.gguf")),
+    "EAGLE-3": ({"speculative_algorithm": "eagle3"}, lambda _: DEMO_MODEL),
+    "MTP": (
+        {"speculative_algorithm": "mtp"},
+        lambda folder: make_mtp_checkpoint(folder / "m", "glm4_moe"),
+    ),
+    "`--host-kv-tokens`": (
+        {"host_kv_tokens": 1_024, "kv_tokens": 192, "disk_block_tokens": 8, "dtype": "float32"},
+        _plain,
+    ),
 }
-FEATURES = [*OF_REQUESTS, "structured output", "embeddings", "LoRA", *OF_ENGINES]
+RANKS = "`--tp-size 2`"
+FEATURES = [*OF_REQUESTS, "structured output", "embeddings", "LoRA", *OF_ENGINES, RANKS]
 
 
-def feature(name: str, folder: Path, gpu: PretendGpu) -> Row:
+def feature(name: str, folder: Path, gpu: PretendGpu, patch: pytest.MonkeyPatch) -> Row:
     """Serve a tiny model with it."""
     flags, make = OF_ENGINES.get(name, ({}, _plain))
     model = make(folder)
+    if flags.get("speculative_algorithm") in HEADS:
+        draft_always(patch)
+    if name == RANKS:
+        with two_ranks(model, gpu) as ranks:
+            return row_of(ranks, steps_of(ranks, gpu, [asked("a", PROMPTS[0])]))
     served = serve(model, gpu.device, **flags)
     some = [asked(f"{n}", prompt, **OF_REQUESTS.get(name, {})) for n, prompt in enumerate(PROMPTS)]
     if name == "structured output":
@@ -130,6 +158,8 @@ def feature(name: str, folder: Path, gpu: PretendGpu) -> Row:
 
     served.runner.execute = noted  # type: ignore[method-assign]
     steps = steps_of(served, gpu, some)
+    if served.core.tiering is not None:
+        steps += copied(served, gpu, some)
     assert len(recordable) == 1, "all steps are of a kind"
     return row_of(served, steps, "" if recordable == {True} else name)
 
@@ -143,6 +173,16 @@ def adapted(
     return [replace(each, namespace=Namespace(adapter_id=name)) for each in some]
 
 
+def copied(served: Served, gpu: PretendGpu, some: Sequence[GenerateRequest]) -> list[Counts]:
+    """Steps of requests again, whose tokens have gone to host memory and come back."""
+    others = [asked(f"other {n}", range(n, n + 150)) for n in range(2)]
+    again = [replace(each, request_id="again") for each in some[:1]]
+    steps = [step for each in (*others, *again) for step in steps_of(served, gpu, [each])]
+    assert served.core.stats().host_cached_tokens > 0
+    served.places.stop()
+    return steps
+
+
 def table_of(rows: Mapping[str, Row]) -> str:
     """Those that are alike are one row."""
     alike: dict[Row, list[str]] = {}
@@ -150,8 +190,7 @@ def table_of(rows: Mapping[str, Row]) -> str:
         alike.setdefault(row, []).append(f"`{name}`" if name in FAMILIES else name)
     lines = ["| what | steps | copies in | waits |", "|---|---|---|---|"]
     for row, names in sorted(alike.items(), key=lambda item: item[0].how != RECORDED):
-        copies = " or ".join(map(str, row.copies))
-        lines.append(f"| {', '.join(names)} | {row.how} | {copies} | {row.waits} |")
+        lines.append(f"| {', '.join(names)} | {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -159,10 +198,9 @@ def rows_of(table: str) -> dict[str, Row]:
     """What was written by `table_of`."""
     found = {}
     for line in table.splitlines()[2:]:
-        names, how, copies, waits = line.strip("| ").split(" | ")
-        row = Row(how, tuple(map(int, copies.split(" or "))), int(waits))
+        names, *row = line.strip("| ").split(" | ")
         known = {f"`{name}`": name for name in FAMILIES}
-        found |= {known.get(name, name): row for name in names.split(", ")}
+        found |= {known.get(name, name): Row(*row) for name in names.split(", ")}
     return found
 
 
@@ -170,9 +208,10 @@ def main() -> None:
     """Count all, and write the table."""
     rows: dict[str, Row] = {}
     for name in (*FAMILIES, *FEATURES):
-        count = family if name in FAMILIES else feature
-        with tempfile.TemporaryDirectory() as folder, on_pretend_gpu() as gpu:
-            rows[name] = count(name, Path(folder), gpu)
+        at = tempfile.TemporaryDirectory()
+        with at as folder, on_pretend_gpu() as gpu, pytest.MonkeyPatch.context() as patch:
+            given = name, Path(folder), gpu
+            rows[name] = family(*given) if name in FAMILIES else feature(*given, patch)
     made, found = PART.subn(lambda _: table_of(rows), PAGE.read_text(encoding="utf-8"))
     assert found == 1, f"{PAGE} has a place for the table"
     PAGE.write_text(made, encoding="utf-8")

@@ -15,12 +15,13 @@ lies there by then; a copy or a wait in it is an error. Kernels in Triton are la
 `with_kernels`, by its interpreter.
 
 Mixing its tensors with the CPU's, `numpy()` and addresses are errors. What is not pretended:
-streams, pinned memory, limits of memory.
+streams, pinned memory, limits of memory; what is taken of it is counted in `memory`.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 from radixlm.kernels import gpu_launch
 from radixlm.kernels.gpu_launch import Launch
+from radixlm.memory.transfers import Transfers
 
 NAME = "pretended"
 # Operations whose result the host, or the next allocation, waits for.
@@ -55,6 +57,27 @@ class Counts:
     copies: int = 0
     waits: int = 0
     largest: int = 0
+
+
+class Memory:
+    """Bytes of the device that tensors have, and the most that they ever had."""
+
+    def __init__(self) -> None:
+        self.nbytes = self.most = 0
+        self._users: dict[int, int] = {}
+
+    def take(self, tensor: PretendTensor) -> None:
+        """A tensor has memory, its own or that of others, for as long as it is there."""
+        storage = tensor.held.untyped_storage()
+        at, nbytes = storage.data_ptr(), storage.nbytes()
+        self._users[at] = self._users.get(at, 0) + 1
+        self.nbytes += nbytes * (self._users[at] == 1)
+        self.most = max(self.most, self.nbytes)
+        weakref.finalize(tensor, self._give_back, at, nbytes).atexit = False
+
+    def _give_back(self, at: int, nbytes: int) -> None:
+        self._users[at] -= 1
+        self.nbytes -= nbytes * (self._users[at] == 0)
 
 
 class PretendTensor(Tensor):
@@ -100,7 +123,7 @@ class PretendGpu(TorchDispatchMode):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self.device, self.counts = device, Counts()
+        self.device, self.counts, self.memory = device, Counts(), Memory()
         self._recorded: list[tuple[Callable[[], Any], list[Tensor]]] | None = None
 
     @classmethod
@@ -110,13 +133,14 @@ class PretendGpu(TorchDispatchMode):
 
     def __enter__(self) -> PretendGpu:
         # Else torch.tensor(..., device=...) makes the tensor where no mode sees it.
+        self._lifts = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)
         super().__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        torch._C._set_only_lift_cpu_tensors(False)
+        torch._C._set_only_lift_cpu_tensors(self._lifts)
 
     def count(self) -> Counts:
         """What was counted since the last call."""
@@ -244,7 +268,9 @@ class PretendGpu(TorchDispatchMode):
 
     def _new(self, held: Tensor) -> PretendTensor:
         self.counts.largest = max(self.counts.largest, held.numel())
-        return PretendTensor(held, self.device)
+        made = PretendTensor(held, self.device)
+        self.memory.take(made)
+        return made
 
 
 def _tensors(made: Any) -> list[Tensor]:
@@ -264,13 +290,23 @@ def _pretended_device() -> torch.device:
 
 @contextmanager
 def on_pretend_gpu() -> Iterator[PretendGpu]:
-    """Where cuDNN's attention was switched off, as for a GPU, it is put back."""
+    """Where cuDNN's attention was switched off, as for a GPU, it is put back. Threads that copy
+    beside it are on it, too; what they ask for is not counted.
+    """
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    try:
-        with PretendGpu(_pretended_device()) as gpu:
-            yield gpu
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+    copies, device = Transfers.run, _pretended_device()
+
+    def run(thread: Transfers[Any]) -> None:
+        with PretendGpu(device):
+            copies(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Transfers, "run", run)
+        try:
+            with PretendGpu(device) as gpu:
+                yield gpu
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def with_kernels(gpu: PretendGpu, monkeypatch: pytest.MonkeyPatch) -> None:

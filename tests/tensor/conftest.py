@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 
-from radixlm.drafts.draft import Draft
 from radixlm.engine import EngineCore
-from radixlm.scheduler import DraftPolicy, restoring
+from radixlm.scheduler import restoring
 from tests.invariants import check
 from tests.pretend_gpu import PretendGpu, on_pretend_gpu
+from tests.tensor.draft_steps import draft_always
 
 
 @pytest.fixture
@@ -38,12 +38,7 @@ def checked_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads draft 5 tokens, and all are computed, whatever pays."""
-
-    def cut(_self: DraftPolicy, drafts: Sequence[Draft], _requests: int) -> list[Draft]:
-        return [draft.cut(5, 0) for draft in drafts]
-
-    monkeypatch.setattr(DraftPolicy, "cut", cut)
-    monkeypatch.setattr(DraftPolicy, "may_pay", lambda *_: True)
+    draft_always(monkeypatch)
 
 
 @pytest.fixture

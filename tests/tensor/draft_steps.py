@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from radixlm.core.batch import ScheduledBatch, StepResult
+from radixlm.drafts.draft import Draft
 from radixlm.runner.model_runner import ModelRunner
+from radixlm.scheduler import DraftPolicy
+
+
+def draft_always(patch: pytest.MonkeyPatch) -> None:
+    """Have heads draft 5 tokens, and all of them computed, whatever pays."""
+
+    def cut(_self: DraftPolicy, drafts: Sequence[Draft], _requests: int) -> list[Draft]:
+        return [draft.cut(5, 0) for draft in drafts]
+
+    patch.setattr(DraftPolicy, "cut", cut)
+    patch.setattr(DraftPolicy, "may_pay", lambda *_: True)
 
 
 class Steps:

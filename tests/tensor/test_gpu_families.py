@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from radixlm.testing.reference import make_checkpoint
 from tests.gpu_table import FAMILIES, FEATURES, PAGE, PART, Row, family, feature, rows_of, table_of
 from tests.pretend_gpu import PretendGpu
+from tests.pretend_ranks import two_ranks
+from tests.tensor.test_pretend_gpu import CPU, PLAIN, same, serve
 
 PAGE_TEXT = PAGE.read_text(encoding="utf-8")
 
@@ -31,6 +34,18 @@ def test_a_family(gpu: PretendGpu, tmp_path: Path, said: dict[str, Row], name: s
     assert family(name, tmp_path, gpu) == said[name]
 
 
+def test_two_ranks_give_the_tokens_of_one(gpu: PretendGpu, tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "m", "llama")
+    with two_ranks(folder, gpu) as ranks:
+        same(ranks.answers(PLAIN), serve(folder, CPU).answers(PLAIN))
+
+
 @pytest.mark.parametrize("name", FEATURES)
-def test_a_feature(gpu: PretendGpu, tmp_path: Path, said: dict[str, Row], name: str) -> None:
-    assert feature(name, tmp_path, gpu) == said[name]
+def test_a_feature(
+    gpu: PretendGpu,
+    tmp_path: Path,
+    said: dict[str, Row],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert feature(name, tmp_path, gpu, monkeypatch) == said[name]

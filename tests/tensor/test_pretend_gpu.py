@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,10 @@ import pytest
 import torch
 
 from radixlm.assembly.chosen import chosen, reached_of
+from radixlm.assembly.heads import ProductPacking, load_head
+from radixlm.assembly.host import Host
 from radixlm.assembly.loading import make_model
+from radixlm.assembly.places import Places
 from radixlm.assembly.pool_sizes import make_memory
 from radixlm.assembly.state_slots import States
 from radixlm.assembly.windows import Windows
@@ -22,14 +26,17 @@ from radixlm.cache import make_policy
 from radixlm.core.config import EngineConfig
 from radixlm.core.grammar import Grammar
 from radixlm.core.keys import as_key
+from radixlm.core.moves import Report
 from radixlm.core.request import GenerateRequest, Namespace, RequestOutput
 from radixlm.core.sampling import SamplingParams
 from radixlm.engine import EngineCore
 from radixlm.engine.wiring import make_cache, make_core
 from radixlm.formats.model_files import ModelFile, files_of
+from radixlm.layers.split import Split
 from radixlm.memory.pools import KVPool
 from radixlm.models import CausalLM, load_model, open_checkpoint
 from radixlm.models.gguf_checkpoint import GGUFCheckpoint
+from radixlm.products.product_table import ProductTable
 from radixlm.runner import ModelRunner
 from radixlm.runner.adapter_shelf import AdapterShelf
 from radixlm.runner.step_graphs import Record
@@ -61,6 +68,17 @@ class Served(NamedTuple):
     shelf: AdapterShelf
     runner: ModelRunner
     pool: KVPool
+    reports: SimpleQueue[Report]
+    places: Places
+
+    def step(self) -> list[RequestOutput]:
+        """A step, after what host memory reports."""
+        if (tiering := self.core.tiering) is not None:
+            while self.core.stuck or not self.reports.empty():
+                self.core.stuck = False
+                tiering.take(self.reports.get(timeout=60))
+            tiering.turn()
+        return self.core.step()
 
     def answers(self, requests: Sequence[GenerateRequest]) -> dict[str, RequestOutput]:
         """All in the same steps; again, with what is cached by then."""
@@ -69,7 +87,7 @@ class Served(NamedTuple):
             for request in requests:
                 self.core.add(replace(request, request_id=f"{request.request_id}.{turn}"))
             while self.core.has_work:
-                for output in self.core.step():
+                for output in self.step():
                     found.setdefault(output.request_id, []).append(output)
         return {name: RequestOutput.joined(parts) for name, parts in found.items()}
 
@@ -80,31 +98,40 @@ def serve(
     record: Record | None = None,
     *,
     ahead: bool = False,
+    split: Split | None = None,
     **flags: object,
 ) -> Served:
     given = {"kv_tokens": CAPACITY, "dtype": "float32", "chunked_prefill_size": 48} | flags
     config = EngineConfig(model=str(folder), device="cpu", **given)
     files, described, _, dtype = chosen(config)
-    model = make_model(config, files, reached_of(config, described), dtype, device, progress=False)
-    windows = Windows.of(config, model.config)
+    reached = reached_of(config, described)
+    model = make_model(config, files, reached, dtype, device, progress=False, split=split)
+    packing = ProductPacking(choose=ProductTable(None).choice, quantize=None)
+    head = load_head(config, files, model, dtype, device, packing)
+    windows, capacity = Windows.of(config, model.config), config.kv_tokens
     states = States.of(config, model.config, dtype, 1 << 20, device)
     cache = make_cache(
         config,
         make_policy("lru"),
-        CAPACITY,
+        capacity,
         0,
-        windows=windows.size(config, CAPACITY),
+        windows=windows.size(config, capacity),
         states=states.capacity,
     )
-    sizes = CAPACITY, 400, windows.in_pool(cache.windows)
-    pool, table = make_memory(config, model.config, *sizes, dtype, device)
-    shelf = AdapterShelf(model)
-    parts = {"adapters": shelf, "states": states.pool(), "record": record}
+    sizes = capacity, 400, windows.in_pool(cache.windows)
+    pool, table = make_memory(config, model.config, *sizes, dtype, device, head.rows)
+    shelf, state_pool, reports = AdapterShelf(model), states.pool(), SimpleQueue[Report]()
+    parts = {"adapters": shelf, "states": state_pool, "record": record, "head": head.head}
     runner = ModelRunner(model, pool, table, device, **parts)
     masks = MaskFiller(described.vocab_size)
     launch = (lambda batch: runner.launch(batch)) if ahead else None  # which tests may watch
-    core = make_core(config, cache, runner, byte_tokenizer(), masks=masks, launch=launch)
-    return Served(model, core, shelf, runner, pool)
+    places = Places()
+    if config.host_kv_tokens:
+        places = Places(Host(config, pool, state_pool, reports.put))
+        places.start()
+    more = {"masks": masks, "launch": launch, "tiering": places.tiering}
+    core = make_core(config, cache, runner, byte_tokenizer(), **more)
+    return Served(model, core, shelf, runner, pool, reports, places)
 
 
 def asked(
@@ -291,8 +318,9 @@ def steps_of(served: Served, gpu: PretendGpu, requests: Sequence[GenerateRequest
     counts = []
     while served.core.has_work:
         gpu.count()
-        served.core.step()
-        counts.append(gpu.count())
+        served.step()
+        if not served.core.stuck:
+            counts.append(gpu.count())
     return counts
 
 

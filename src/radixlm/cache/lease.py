@@ -207,7 +207,7 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Whether it can not be extended any more, since what it shrank had changed its state."""
-        return any(hold.lost for hold in self.holds)
+        return bool(self.holds) and any(hold.lost for hold in self.holds)
 
     def pass_by(self, computed: int) -> None:
         """Give up what no token after the `computed` ones needs of the components."""

@@ -58,7 +58,8 @@ class AnswerState:
     def take(self, tokens: tuple[int, ...]) -> NewTokens:
         """Go on by tokens, to the first end there is, or to one that its grammar does not allow."""
         text, stop, pieces = "", None, list[tuple[int, int]]()
-        error, complete, begun = None, False, thread_time()
+        error, complete = None, False
+        begun = 0.0 if self.matcher is None else thread_time()
         for token in tokens[: self._room]:
             if self.matcher is not None:
                 error, complete = _follow(self.matcher, token)

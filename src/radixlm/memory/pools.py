@@ -21,7 +21,7 @@ from torch import Tensor
 
 from radixlm.core.batch import ScheduledRow, WindowMoves
 from radixlm.core.keys import Slots
-from radixlm.memory.staging import Sending
+from radixlm.memory.staging import Sending, ranges
 
 # Of what is free once the weights are loaded. On a CPU the rest of the machine lives there too.
 CPU_SHARE = 0.4
@@ -331,7 +331,7 @@ class ReqToTokenPool:
                 turns[turn].append((row.row * self.table.shape[1] + start, slots))
         sending = staging or Sending(self.table.device)
         for changes in turns:
-            places = np.concatenate([np.arange(at, at + its.size) for at, its in changes])
+            places = ranges([at for at, _ in changes], [its.size for _, its in changes])
             slots = np.concatenate([its for _, its in changes], dtype=np.int32)
             given = sending.put(places), sending.put(slots)
             sending.after(partial(self.table.view(-1).index_copy_, 0, *given))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -129,6 +129,21 @@ class Staging(Sending):
         self._there = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         self._bytes = self._host.numpy()
         self._first = self._used = 0  # of the bytes that are to be sent
+
+
+def ranges(firsts: Sequence[int], counts: Sequence[int]) -> npt.NDArray[np.int64]:
+    """(sum of counts,) numbers that follow each other from each of `firsts` on, as many as its
+    count says, one after the other.
+
+    >>> ranges([7, 3], [1, 2])
+    array([7, 3, 4])
+    >>> ranges([7, 3], [1, 1])
+    array([7, 3])
+    """
+    if counts.count(1) == len(counts):  # where all decode an array for each would take long
+        return np.array(firsts, dtype=np.int64)
+    both = zip(firsts, counts, strict=True)
+    return np.concatenate([np.arange(first, first + count) for first, count in both])
 
 
 def _dtype_of(numbers: npt.NDArray[Any]) -> torch.dtype:

@@ -25,7 +25,7 @@ from radixlm.layers.expansion import Expansion
 from radixlm.layers.lora import Adapted
 from radixlm.layers.step_states import NO_STATES, StateRow, StepStates
 from radixlm.memory.pools import KVPool, ReqToTokenPool
-from radixlm.memory.staging import NoPlaceError, Sending, staging_for
+from radixlm.memory.staging import NoPlaceError, Sending, ranges, staging_for
 from radixlm.memory.state_pool import StatePool
 from radixlm.models.decoder import PooledRows
 from radixlm.models.draft_head import DraftHead
@@ -39,7 +39,6 @@ from radixlm.runner.step_graphs import FixedMemory, Record, RecordableBackend, S
 
 # In place of a slot: a step that is recorded has tokens that are none.
 NOWHERE = -1
-_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,27 +71,27 @@ class ForwardBatch:
         places = [place for place, row in enumerate(batch.rows) for _ in row.parts]
         ends = [*accumulate(row.n_new for row in rows)]
         sampling = tuple(place for place, row in enumerate(batch.rows) if row.samples)
-        wanted = [
-            np.arange(end - row.drafted - 1, end)
-            for row, end in zip(rows, ends, strict=True)
-            if row.samples
-        ]
+        both = zip(rows, ends, strict=True)
+        drawn = [(end - row.drafted - 1, row.drafted + 1) for row, end in both if row.samples]
+        wanted, counts = [first for first, _ in drawn], [count for _, count in drawn]
         prompts = []
-        count = sum(map(len, wanted))
+        count = sum(counts)
         for i, row in enumerate(rows):
             targets = _prompt_targets(row)
             if targets:
                 prompts.append(PromptLogits(places[i], count, targets))
                 # Row by row of the logits, the first one predicts the first target.
                 first = ends[i] - row.n_new + _first_target(row) - 1 - row.start
-                wanted.append(np.arange(first, first + len(targets), dtype=np.int64))
+                wanted.append(first)
+                counts.append(len(targets))
                 count += len(targets)
+        starts = [_first_position(row, short_start) for row in rows]
         put, room, pooled = sending.put, sending.tokens, pooled_places(batch)
         return cls(
             token_ids=put(_joined(row.tokens[row.start :] for row in rows), room),
-            positions=put(_joined(_positions(row, short_start) for row in rows), room),
+            positions=put(ranges(starts, [row.n_new for row in rows]), room),
             slots=put(_joined(row.new_slots for row in rows), room, NOWHERE),
-            logit_rows=put(_joined(wanted or [_NONE]), room),
+            logit_rows=put(ranges(wanted, counts), room),
             sampling=sampling,
             prompts=tuple(prompts),
             places=pooled,
@@ -116,9 +115,8 @@ class ForwardBatch:
         sending.after(take)
 
 
-def _positions(row: ScheduledRow, short_start: int) -> npt.NDArray[np.integer]:
-    first = 0 if row.request.namespace.long_rope else short_start
-    return np.arange(first + row.start, first + row.stop)
+def _first_position(row: ScheduledRow, short_start: int) -> int:
+    return row.start + (0 if row.request.namespace.long_rope else short_start)
 
 
 def _prompt_targets(row: ScheduledRow) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from radixlm.drafts.draft import Draft, in_common
 MARGIN = 1.05
 # What a drafted row is thought to cost before any was measured, and at least, of a step without.
 _PRIOR, _LEAST = 1 / 32, 1 / 128
-# Steps after which what a step costs is measured again: without drafts, and with this many.
+# Steps after which what one costs is measured again, of any kind: without drafts, and with some.
 PLAIN_STALE, STALE = 128, 1024
 # Steps without drafts before the first with some: the first ones also compile, or read weights.
 _ENOUGH = 3
@@ -60,9 +60,13 @@ class StepCosts:
         # What `of` has made since the last step.
         self._made: dict[int, list[float]] = {}
 
-    def learn(self, requests: int, drafted: int, seconds: float) -> None:
-        """Count a step that took `seconds`."""
+    def age(self) -> None:
+        """Count a step, measured or not: what was measured before is older now."""
         self._steps += 1
+        self._made.clear()
+
+    def learn(self, requests: int, drafted: int, seconds: float) -> None:
+        """Learn that the last step took `seconds`."""
         thought = [seconds, *self.of(requests, drafted)][-1]
         self._made.clear()
         costs = self._costs.setdefault(_bucket(requests), {})
@@ -144,8 +148,8 @@ class DraftPolicy:
         return self._acceptance.expected(draft)
 
     def may_pay(self, requests: int, most: int) -> bool:
-        """Whether drafts of at most `most` tokens each would pay if all of them were right."""
-        costs = self.costs.of(requests, requests * most)
+        """Whether at most `most` drafted tokens would pay if all of them were right."""
+        costs = self.costs.of(requests, most)
         return any(
             (requests + count) * costs[0] > MARGIN * requests * seconds
             for count, seconds in enumerate(costs)

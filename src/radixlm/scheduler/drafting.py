@@ -123,10 +123,9 @@ class Drafting:
             for state, slots in parts.items()
         ):
             return
-        if not self._head and self._policy is not None and self._policy.rests():
-            return
+        rests = not self._head and self._policy is not None and self._policy.rests()
         siblings = len(self._rows_left)
-        for state, draft in self._chosen(parts, budget):
+        for state, draft in () if rests else self._chosen(parts, budget):
             own = min(len(draft.tokens), budget)
             draft = draft.cut(own, budget - own if siblings else 0)
             if draft.tokens and (slots := self._lent(state, draft)) is not None:
@@ -151,12 +150,17 @@ class Drafting:
             policy is not None
             and not self._head
             and bool(policy.costs.of(count, 0))
-            and not policy.may_pay(count, self._most)
+            and not policy.may_pay(count, self._most_of(count))
         )
 
     def computed(self, batch: ScheduledBatch) -> None:
-        """Learn what a step took that has been computed."""
-        if self._began is not None and self._policy is not None and batch.rows:
+        """Learn what a step took that has been computed, where that was measured: of one that the
+        next was launched behind it is not.
+        """
+        if self._policy is None or not batch.rows:
+            return
+        self._policy.costs.age()
+        if self._began is not None:
             drafted = sum(row.n_draws - 1 for row in batch.rows)
             seconds = self._clock.now() - self._began
             if self._head and (drafted > 0) != (self._ahead > 0):
@@ -220,7 +224,7 @@ class Drafting:
         if self._policy is None:
             return most
         each = Draft((0,) * most, self._head, AS_SURE)
-        pays = most > 0 and self._policy.may_pay(requests, most)
+        pays = most > 0 and self._policy.may_pay(requests, requests * most)
         wanted = max(self._policy.choose([each] * requests, requests)) if pays else 0
         self._unasked = 0 if wanted else self._unasked + 1
         return wanted or int(most > 0 and not self._unasked % _COMPARED)
@@ -230,7 +234,7 @@ class Drafting:
     ) -> Iterator[tuple[RequestState, Draft]]:
         """The drafts that there are for these, as much of each as pays."""
         policy, requests = self._policy, len(states)
-        if policy is not None and not policy.may_pay(requests, self._most):
+        if policy is not None and not policy.may_pay(requests, self._most_of(requests)):
             return
         asked = (s for s in states if s not in self._drafts)
         found = [(s, draft) for s in asked if (draft := self._propose(s, budget)) is not None]
@@ -243,6 +247,10 @@ class Drafting:
                     self._left_out[state] = draft
                 self._proposed[state] = draft
                 yield state, its
+
+    def _most_of(self, requests: int) -> int:
+        """The most tokens that are drafted for these in a step."""
+        return min(requests * self._most, MOST_IN_STEP)
 
     def _propose(self, state: RequestState, budget: int) -> Draft | None:
         most = min(self._most, self._room(state), budget)

@@ -33,8 +33,14 @@ def settled(cost: Cost, requests: int, drafts: Sequence[Draft], steps: int = 40)
     counts = [0] * len(drafts)
     for _ in range(steps):
         counts = policy.choose(drafts, requests)
-        policy.costs.learn(requests, sum(counts), cost(requests + sum(counts)))
+        learn(policy, sum(counts), cost(requests + sum(counts)), requests)
     return counts
+
+
+def learn(policy: DraftPolicy, drafted: int, seconds: float, requests: int = 1) -> None:
+    """A step is over that took `seconds`."""
+    policy.costs.age()
+    policy.costs.learn(requests, drafted, seconds)
 
 
 def test_as_many_as_pay() -> None:
@@ -51,7 +57,7 @@ def test_nothing_is_drafted_before_steps_without_are_known() -> None:
     for _ in range(3):
         assert policy.choose([draft], 1) == [0]
         assert not policy.may_pay(1, 8)
-        policy.costs.learn(1, 0, 1.0)
+        learn(policy, 0, 1.0)
     assert policy.may_pay(1, 8)
     assert policy.choose([draft], 1) == [2]
 
@@ -60,28 +66,28 @@ def test_a_step_that_was_held_up_says_little() -> None:
     """As where another process had the processor: it is not what its rows cost."""
     policy, draft = DraftPolicy(), Draft(tuple(range(8)), "tree", 32)
     for _ in range(3):
-        policy.costs.learn(1, 0, 1.0)
-    policy.costs.learn(1, 8, 5.0)
+        learn(policy, 0, 1.0)
+    learn(policy, 8, 5.0)
     assert policy.choose([draft], 1) == [8]
-    policy.costs.learn(1, 8, 1.2)
+    learn(policy, 8, 1.2)
     assert policy.choose([draft], 1) == [8]
     for _ in range(2):
-        policy.costs.learn(1, 8, 20.0)
+        learn(policy, 8, 20.0)
     assert sum(policy.choose([draft], 1)) < 8, "but if all are, it is"
 
 
 def test_what_is_old_is_measured_again() -> None:
     policy, draft = DraftPolicy(), Draft((1, 2), "tree", 32)
     for _ in range(3):
-        policy.costs.learn(1, 0, 1.0)
+        learn(policy, 0, 1.0)
     for _ in range(2):
-        policy.costs.learn(1, 2, 10.0)
+        learn(policy, 2, 10.0)
     assert policy.choose([draft], 1) == [0], "one is thought to cost half of what two do"
     for _ in range(STALE + 1):
-        policy.costs.learn(1, 0, 1.0)
+        learn(policy, 0, 1.0)
     assert policy.choose([draft], 1) == [2]
     for _ in range(PLAIN_STALE + 1):
-        policy.costs.learn(1, 2, 1.0)
+        learn(policy, 2, 1.0)
     assert policy.choose([draft], 1) == [0]
 
 
@@ -143,6 +149,30 @@ def test_a_source_that_was_wrong_is_tried_again_when_it_would_have_been_right() 
     assert guesses.asked < 200, "while nothing pays it is seldom looked for"
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_drafts_that_were_slow_once_are_tried_again(overlap: bool) -> None:
+    """Also where drafts rest, and where the next step is launched behind one, as on a GPU."""
+    request = make_request("a", range(1, 9), 1_400)
+    bench, guesses, clock = Bench(1_600, overlap=overlap), Guesses(1.0), VirtualClock()
+    guesses.whole = [*range(1, 9), *bench.expected(request)]
+    bench.scheduler.drafting = Drafting([guesses], 8, DraftPolicy(), clock=clock)
+    execute, yields = bench.runner.execute, list[int]()
+
+    def timed(batch: ScheduledBatch) -> StepResult:
+        yields.append(batch.n_tokens)
+        clock.advance(steep(batch.n_tokens) if len(yields) < 100 else 1.0)
+        return execute(batch)
+
+    bench.runner.execute = timed  # type: ignore[method-assign]
+    bench.core.add(request)
+    while bench.core.has_work:
+        bench.core.step()
+    assert max(yields[50:900]) == 1
+    assert max(yields[900:]) == 9
+    if overlap:
+        assert bench.ahead > 900, "no step waits but to be measured"
+
+
 @pytest.mark.parametrize("cost", [flat, steep, lambda rows: 1 + 0.08 * rows])
 @pytest.mark.parametrize("chance", [0.0, 0.3, 0.9])
 def test_never_slower(cost: Cost, chance: float) -> None:
@@ -177,7 +207,7 @@ def test_never_slower(cost: Cost, chance: float) -> None:
 def test_a_draft_and_its_sibling_have_no_more_rows_than_a_draft() -> None:
     policy = DraftPolicy()
     for _ in range(3):
-        policy.costs.learn(1, 0, 1.0)
+        learn(policy, 0, 1.0)
     draft = Draft(tuple(range(8)), "tree", 4, Sibling(0, (9,) * 8, 4))
     for _ in range(30):
         [cut] = policy.cut([draft], 1)

@@ -126,6 +126,8 @@ def test_what_is_refused_is_in_the_error_file(client):
         (b"\n\n[]", "invalid_json_line", 3),
         (json.dumps({"url": "/v1/completions", "body": {}}).encode(), "invalid_custom_id", 1),
         (json.dumps(line(0, "/v1/chat/completions", messages=[])).encode(), "invalid_url", 1),
+        (json.dumps(line(0) | {"url": ["/v1/completions"]}).encode(), "invalid_url", 1),
+        (json.dumps(line(0)).encode("utf-16"), "invalid_json_line", 1),
         (json.dumps(line(0) | {"method": "GET"}).encode(), "invalid_method", 1),
         (as_file(line(0), line(1), line(0))[1], "duplicate_custom_id", 3),
         (b"\n", "empty_file", 1),

@@ -112,3 +112,16 @@ def test_a_revision_that_is_not_there_and_a_hub_that_does_not_answer(hub, tmp_pa
     )
     status, _, err = run(hub, tmp_path, "pull", "a/demo", HF_ENDPOINT="http://127.0.0.1:9")
     assert (status, "http://127.0.0.1:9 does not answer" in " ".join(err.split())) == (1, True)
+
+
+@pytest.mark.parametrize("page", [b"<html>Log in</html>", b"[]", b'{"id": 5, "siblings": 5}'])
+def test_what_is_no_hub_is_told_so(hub, tmp_path, page):
+    hub.pages["a/demo"] = page
+    status, _, err = run(hub, tmp_path, "pull", "a/demo")
+    assert (status, "does not answer as the Hub does" in " ".join(err.split())) == (1, True)
+
+
+def test_a_name_that_no_file_may_have_is_no_traceback(hub, tmp_path):
+    hub.models["a/demo"]["..\\x.json"] = b"{}"
+    status, _, err = run(hub, tmp_path, "pull", "a/demo")
+    assert (status, "Invalid filename" in err, "Traceback" in err) == (1, True, False)

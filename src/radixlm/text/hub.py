@@ -63,6 +63,10 @@ def fetch(model: HubModel, revision: str | None = None) -> Path:
         raise ModelError(
             f"cannot fetch {model.name}: {error}; the same command goes on where it broke off"
         ) from None
+    except (ValueError, TypeError) as error:  # a proxy's page, or names that no file may have
+        raise ModelError(
+            f"{hub} does not answer as the Hub does: {error}; see HF_ENDPOINT"
+        ) from None
 
 
 def _fetched(model: HubModel, revision: str | None) -> Path:

@@ -319,6 +319,18 @@ def test_a_key_s_limit_is_for_its_clients_too():
     asyncio.run(engine.close())
 
 
+def test_a_line_that_there_is_never_room_for_is_refused(monkeypatch, tmp_path):
+    flags = {"api_key": ("a",), "max_queued_requests_per_key": 4}
+    with (
+        running(monkeypatch, file_storage_path=str(tmp_path / "files"), **flags) as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="a") as client,
+    ):
+        batch = run(client, line(0, prompt=["a"] * 8), line(1))
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 1)
+        [error] = records(client, batch.error_file_id).values()
+    assert "--max-queued-requests-per-key 4" in error["response"]["body"]["error"]["message"]
+
+
 def test_a_line_is_behind_whatever_it_says(client, monkeypatch):
     seen: list[int] = []
     add = Scheduler.add

@@ -71,7 +71,10 @@ def fetch(model: HubModel, revision: str | None = None) -> Path:
 
 def _fetched(model: HubModel, revision: str | None) -> Path:
     try:
-        info = library.HfApi().model_info(model.name, revision=revision, files_metadata=True)
+        patience = constants.HF_HUB_ETAG_TIMEOUT  # by itself it waits for ever
+        info = library.HfApi().model_info(
+            model.name, revision=revision, files_metadata=True, timeout=patience
+        )
     except (errors.OfflineModeIsEnabled, httpx2.ConnectError, httpx2.TimeoutException):
         # With no patterns it is asked for nothing, and tells where what is cached lies.
         folder = Path(

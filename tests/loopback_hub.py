@@ -22,12 +22,14 @@ _REFUSED = {
 @dataclass
 class LoopbackHub:
     """Models by OWNER/NAME, of each the files by name. asked: method, path and range of requests.
-    breaks: bytes after which the first download of a file breaks off.
+    breaks: bytes after which the first download of a file breaks off. pages: by names of models,
+    what is said in place of their files' names.
     """
 
     models: dict[str, dict[str, bytes]]
     refused: dict[str, str] = field(default_factory=dict)
     breaks: dict[str, int] = field(default_factory=dict)
+    pages: dict[str, bytes] = field(default_factory=dict)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     url: str = ""
 
@@ -83,7 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif revision not in (None, "main", SHA):
             self._refuse(*_REFUSED["revision"])
         elif api is not None:
-            self._say(json.dumps(self._listed(name, tree=api[2] == "tree")).encode())
+            listed = json.dumps(self._listed(name, tree=api[2] == "tree")).encode()
+            self._say(self.served.pages.get(name, listed))
         elif file is not None:
             self._give(file[2], self.served.models[name].get(file[2]))
 

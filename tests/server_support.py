@@ -30,6 +30,7 @@ from radixlm.core.request import GenerateRequest, RequestOutput
 from radixlm.engine import EngineClient, EngineCore, InputProcessor, Limits
 from radixlm.engine.adapter_names import Adapters, Shelf
 from radixlm.engine.engine_core import Runner
+from radixlm.engine.mailbox import ThreadMailbox
 from radixlm.engine.watching import Journal
 from radixlm.scheduler import Drafting, Scheduler, WaitingRoom, make_order
 from radixlm.server import serve as serving
@@ -47,6 +48,7 @@ from radixlm.structured_output import Compiler, MaskFiller
 from radixlm.testing.fake_runner import FakeRunner
 from radixlm.text.chat_template import ChatTemplate
 from radixlm.text.tokenizer import Tokenizer
+from tests.engines import make_request
 from tests.text_samples import byte_level
 
 NAME = "test-model"
@@ -422,6 +424,16 @@ def wait_for_copies(engine: Engine) -> None:
         return not waits and not core.cache.usage().locked
 
     assert until(lambda: engine.client.ask(at_rest).result())
+
+
+@contextmanager
+def under_way(engine: AsyncEngine) -> Iterator[None]:
+    """A long request, of nobody's key, for as long as the block lasts."""
+    engine.client.submit([make_request("under way", [1], 1000)], ThreadMailbox())
+    try:
+        yield
+    finally:
+        engine.abort(["under way"])
 
 
 def idle_and_whole(engine: AsyncEngine) -> bool:

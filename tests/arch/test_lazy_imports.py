@@ -22,7 +22,10 @@ LAZY = {
     "kernels/gpu_launch.py": ["radixlm.kernels.gpu_rows"],
     "products/gpu_products.py": ["radixlm.kernels.gpu_multiply"],
     "assembly/rank_setup.py": ["radixlm.assembly.rank_process.main"],
-    "cli/batch_command.py": ["radixlm.server.offline.answer_file"],
+    "cli/batch_command.py": [
+        "radixlm.ray.batch_replicas.over_replicas",
+        "radixlm.server.offline.answer_file",
+    ],
     "cli/cache_command.py": [
         "radixlm.memory.store_care.contents",
         "radixlm.memory.store_care.delete_identity",

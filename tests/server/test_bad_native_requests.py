@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.server_support import Client, fake_engine, idle_and_whole, refused, until
+from tests.server_support import Client, fake_engine, idle_and_whole, refused, under_way, until
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,10 @@ def test_a_million_prompts_are_not_tokenized(fake, monkeypatch):
 
 
 def test_a_full_queue_is_a_429():
-    engine, _ = fake_engine(max_queued_requests=2)
+    engine, _ = fake_engine(seconds=0.01, max_queued_requests=2)
     for stream in (False, True):
-        refused(Client(engine).generate(["a"] * 3, stream=stream), 429)
+        with under_way(engine):
+            refused(Client(engine).generate(["a"] * 2, stream=stream), 429)
         assert until(lambda: idle_and_whole(engine))
     asyncio.run(engine.close())
 

@@ -126,6 +126,8 @@ def test_what_is_refused_is_in_the_error_file(client):
         (b"\n\n[]", "invalid_json_line", 3),
         (json.dumps({"url": "/v1/completions", "body": {}}).encode(), "invalid_custom_id", 1),
         (json.dumps(line(0, "/v1/chat/completions", messages=[])).encode(), "invalid_url", 1),
+        (json.dumps(line(0) | {"url": ["/v1/completions"]}).encode(), "invalid_url", 1),
+        (json.dumps(line(0)).encode("utf-16"), "invalid_json_line", 1),
         (json.dumps(line(0) | {"method": "GET"}).encode(), "invalid_method", 1),
         (as_file(line(0), line(1), line(0))[1], "duplicate_custom_id", 3),
         (b"\n", "empty_file", 1),
@@ -315,6 +317,18 @@ def test_a_key_s_limit_is_for_its_clients_too():
     Client(engine, batches=kept, api_key=("a",), max_queued_requests_per_key=10)
     assert kept.asking.room(1) == 5
     asyncio.run(engine.close())
+
+
+def test_a_line_that_there_is_never_room_for_is_refused(monkeypatch, tmp_path):
+    flags = {"api_key": ("a",), "max_queued_requests_per_key": 4}
+    with (
+        running(monkeypatch, file_storage_path=str(tmp_path / "files"), **flags) as port,
+        openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="a") as client,
+    ):
+        batch = run(client, line(0, prompt=["a"] * 8), line(1))
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 1)
+        [error] = records(client, batch.error_file_id).values()
+    assert "--max-queued-requests-per-key 4" in error["response"]["body"]["error"]["message"]
 
 
 def test_a_line_is_behind_whatever_it_says(client, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,11 @@ def run(hub: LoopbackHub, home: Path, *arguments: str, **more: str) -> tuple[int
     own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     kept: Mapping[str, str] = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
     done = subprocess.run(  # noqa: S603
-        [*PROGRAM, *arguments], capture_output=True, text=True, env={**kept, **own, **more}
+        [*PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        env={**kept, **own, **more},
+        timeout=120,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -112,3 +117,24 @@ def test_a_revision_that_is_not_there_and_a_hub_that_does_not_answer(hub, tmp_pa
     )
     status, _, err = run(hub, tmp_path, "pull", "a/demo", HF_ENDPOINT="http://127.0.0.1:9")
     assert (status, "http://127.0.0.1:9 does not answer" in " ".join(err.split())) == (1, True)
+
+
+def test_a_hub_that_says_nothing_is_not_waited_for(hub, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        more = {"HF_ENDPOINT": url, "HF_HUB_ETAG_TIMEOUT": "1"}
+        status, _, err = run(hub, tmp_path, "pull", "a/demo", **more)
+    assert (status, "does not answer" in " ".join(err.split())) == (1, True)
+
+
+@pytest.mark.parametrize("page", [b"<html>Log in</html>", b"[]", b'{"id": 5, "siblings": 5}'])
+def test_what_is_no_hub_is_told_so(hub, tmp_path, page):
+    hub.pages["a/demo"] = page
+    status, _, err = run(hub, tmp_path, "pull", "a/demo")
+    assert (status, "does not answer as the Hub does" in " ".join(err.split())) == (1, True)
+
+
+def test_a_name_that_no_file_may_have_is_no_traceback(hub, tmp_path):
+    hub.models["a/demo"]["..\\x.json"] = b"{}"
+    status, _, err = run(hub, tmp_path, "pull", "a/demo")
+    assert (status, "Invalid filename" in err, "Traceback" in err) == (1, True, False)

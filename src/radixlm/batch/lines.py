@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -51,7 +52,9 @@ def raw_lines(path: Path, longest: int) -> Iterator[RawLine]:
     Raises LineError for one of more than `longest` bytes, OSError.
     """
     with path.open("rb") as file:
-        number = offset = 0
+        # Editors on Windows write this mark in front of the first line.
+        offset = file.seek(len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0)
+        number = 0
         while content := file.readline(longest + 1):
             if len(content) > longest and not content.endswith(b"\n"):
                 raise LineError(number + 1, f"is longer than {longest} bytes")
@@ -81,8 +84,9 @@ class BatchLine:
             raise LineError(
                 number, f"method must be POST, got {value['method']!r:.80}", "invalid_method"
             )
-        if url not in ENDPOINTS or url != (endpoint or url):
-            wish = endpoint or " or ".join(ENDPOINTS)
+        urls = [endpoint] if endpoint else [*ENDPOINTS]  # a list: a url may be no key of a dict
+        if url not in urls:
+            wish = " or ".join(urls)
             raise LineError(number, f"url must be {wish}, got {url!r:.80}", "invalid_url")
         if not isinstance(body, dict):
             raise LineError(number, f"body must be an object, got {body!r:.80}", "invalid_body")
@@ -110,7 +114,7 @@ class BatchLine:
 
 def _object(number: int, content: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(content)
+        value = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise LineError(number, f"is not valid JSON: {error!s:.200}") from None
     if not isinstance(value, dict):

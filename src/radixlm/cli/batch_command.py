@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import click
 from tqdm import tqdm
 
 from radixlm.cli.options import (
+    REPLICAS,
     HeadedCommand,
     at_hand,
+    check_ray,
     engine_options,
     model_path_option,
+    option,
     options_of_server,
     say_loading,
 )
@@ -23,6 +27,7 @@ from radixlm.core.errors import counted
 from radixlm.server.config.server_config import ServerConfig
 
 answer_file = later("radixlm.server.offline:answer_file")
+over_replicas = later("radixlm.ray.batch_replicas:over_replicas")
 
 _SERVER_FLAGS = (
     *("served_model_name", "sampling_defaults", "tool_call_parser", "reasoning_parser"),
@@ -55,10 +60,11 @@ class Progress:
 @click.command("batch", cls=HeadedCommand)
 @click.argument("source", metavar="IN.jsonl", type=click.Path(exists=True, dir_okay=False))
 @click.argument("output", metavar="OUT.jsonl", type=click.Path(dir_okay=False))
+@option("--replicas", "Engines on this machine, by Ray; each takes a part.", REPLICAS, default=1)
 @model_path_option
 @engine_options
 @options_of_server(*_SERVER_FLAGS)
-def command(source: str, output: str, model_path: str | None, **flags: Any) -> None:
+def command(source: str, output: str, replicas: int, model_path: str | None, **flags: Any) -> None:
     """Answer each line of IN.jsonl, as OpenAI's batches have them, into OUT.jsonl.
 
     Answers come in an order in which each prefix that prompts share is computed once; `custom_id`
@@ -68,10 +74,14 @@ def command(source: str, output: str, model_path: str | None, **flags: Any) -> N
     settings = ServerConfig(**{name: flags.pop(name) for name in _SERVER_FLAGS})
     place = at_hand(model_path, flags["revision"])
     config = EngineConfig.from_flags(model=place, **flags)
+    several: dict[str, Any] = {}
+    if replicas > 1:
+        check_ray("--replicas")
+        several["engines"] = partial(over_replicas, replicas=replicas)
     say_loading(model_path)
     progress = Progress()
     try:
-        answer_file(config, settings, Path(source), Path(output), progress)
+        answer_file(config, settings, Path(source), Path(output), progress, **several)
     finally:
         progress.close()
     stats = progress.stats

@@ -15,9 +15,11 @@ from typing import Any
 import click
 
 from radixlm.cli.options import (
+    REPLICAS,
     HeadedCommand,
     HintingCommand,
     at_hand,
+    check_ray,
     engine_options,
     model_path_option,
     option,
@@ -30,7 +32,7 @@ from radixlm.cli.options import (
 )
 from radixlm.cli.start import later
 from radixlm.core.config import EngineConfig
-from radixlm.core.errors import ConfigError, ModelError, counted
+from radixlm.core.errors import ModelError, counted
 from radixlm.core.request import RequestOutput
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.listen import check_certificate, listening
@@ -47,7 +49,6 @@ Engine = later("radixlm.assembly:Engine")
 _FOLDER_MARKS = ("/", "./", "../", "~/")
 _FILES = (".gguf", ".safetensors")
 _LONGEST_PATH = 4096
-_REPLICAS = click.IntRange(1, 256)
 _JSON_FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -84,8 +85,8 @@ def checked(
 
 
 @click.command("deploy", cls=HeadedCommand)
-@option("--replicas", "Engines.", _REPLICAS, default=2)
-@option("--max-replicas", "Add engines up to this many while requests wait.", _REPLICAS)
+@option("--replicas", "Engines.", REPLICAS, default=2)
+@option("--max-replicas", "Add engines up to this many while requests wait.", REPLICAS)
 @option(
     "--ray-address",
     "A Ray cluster, as `auto` or ray://HOST:10001; by default one on this machine alone.",
@@ -109,12 +110,8 @@ def deploy(
     # A wrong one is an error before Ray is started.
     config = replace(config, model=at_hand(config.model, config.revision))
     scale = {"replicas": replicas, "max_replicas": max_replicas, "address": ray_address}
-    try:
-        deploy_replicas(config, settings, **scale)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "ray":
-            raise
-        raise ConfigError("radixlm deploy needs Ray: pip install 'radixlm[ray]'") from None
+    check_ray("radixlm deploy")
+    deploy_replicas(config, settings, **scale)
 
 
 @click.command("pull", cls=HintingCommand)

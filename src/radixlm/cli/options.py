@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from types import UnionType
@@ -26,6 +27,7 @@ from radixlm.text.hub import fetched
 from radixlm.text.model_folder import DEMO_NAME, loadable
 
 F = TypeVar("F", bound=Callable[..., Any])
+REPLICAS = click.IntRange(1, 256)
 
 # Those of SamplingParams' fields that are options.
 _SAMPLING_HELP = {
@@ -107,6 +109,12 @@ def option(
     """An option whose help shows its default, unless it may be given several times."""
     more = {"show_default": default is not None and not more.get("multiple")} | more
     return click.option(name, type=kind, default=default, help=text, **more)
+
+
+def check_ray(command: str) -> None:
+    """Raise ConfigError, with what to do, where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ConfigError(f"{command} needs Ray: pip install 'radixlm[ray]'")
 
 
 def say_loading(model: str | None) -> None:

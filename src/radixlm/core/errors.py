@@ -58,6 +58,17 @@ class QueueFullError(RadixLMError):
     """An error: too many requests wait already; nothing was queued."""
 
 
+def check_queue(known: int, count: int, most: int, limit: str, whose: str = "") -> None:
+    """Check that there is room for `count` more requests beside those known. limit: the flag that
+    allows `most`. Raises QueueFullError; InvalidRequestError for more than there ever is room for.
+    """
+    if count > most:
+        raise InvalidRequestError(f"{counted(count, 'request')} at once are more than {limit}")
+    if known + count > most:
+        under_way = f"{whose}{counted(known, 'request')} under way"
+        raise QueueFullError(f"{under_way} and {count} more exceed {limit}; try again later")
+
+
 class EngineDeadError(RadixLMError):
     """The engine loop is gone, so no request can be answered."""
 

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from radixlm.core.clock import Clock, WallClock
-from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError, counted
+from radixlm.core.errors import EngineDeadError, InvalidRequestError, QueueFullError, check_queue
 from radixlm.core.futures import fail
 from radixlm.core.reports import MAX_WAITING, TreeQuery
 from radixlm.core.request import FinishReason, GenerateRequest, RequestOutput
@@ -119,11 +119,8 @@ class EngineClient:
         """Raise what `submit` would now for `count` requests, before they are even read."""
         with self._lock:
             self.check_health()
-            if len(self._mailboxes) + count > self._max_queued:
-                raise QueueFullError(
-                    f"{counted(len(self._mailboxes), 'request')} under way and {count} more "
-                    f"exceed --max-queued-requests {self._max_queued}; try again later"
-                )
+            limit = f"--max-queued-requests {self._max_queued}"
+            check_queue(len(self._mailboxes), count, self._max_queued, limit)
 
     def abort(self, request_id: str, mailbox: Mailbox) -> None:
         """End a request within one step. mailbox: its own; a late abort hits no later id."""

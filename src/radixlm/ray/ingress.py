@@ -28,26 +28,36 @@ from radixlm.text.model_folder import resolve_model
 _SECONDS_BETWEEN = 0.5
 
 
+async def engine_over(
+    replicas: DeploymentHandle[Any], app: str, version: str | None = None
+) -> ReplicatedEngine:
+    """The replicas of an application as one engine, once one of them is heard of.
+
+    version: of the model; while it replaces another one there are replicas of both. None: there is
+    one. Raises ConfigError, ModelError.
+    """
+    described: Described = await replicas.describe.remote()
+    while version not in (None, described.version):
+        await asyncio.sleep(_SECONDS_BETWEEN)
+        described = await replicas.describe.remote()
+    files = files_of(resolve_model(described.config.model))
+    tokenizer, template = texts_of(described.config, files)
+    engine = ReplicatedEngine(replicas, RouterHandle(app), described, tokenizer, template)
+    await engine.ready()
+    return engine
+
+
 class Ingress:
     """Has the tokenizer and the chat template; the model is in the replicas."""
 
     async def __init__(  # type: ignore[misc]  # Ray Serve awaits it
         self, replicas: DeploymentHandle[Any], settings: ServerConfig, version: str
     ) -> None:
-        """version: of the model; while it replaces another one there are replicas of both. Raises
-        ConfigError, ModelError.
-        """
+        """Raises as engine_over does."""
         log_to_stderr(settings.log_format)
-        described: Described = await replicas.describe.remote()
-        while described.version != version:
-            await asyncio.sleep(_SECONDS_BETWEEN)
-            described = await replicas.describe.remote()
-        files = files_of(resolve_model(described.config.model))
-        tokenizer, template = texts_of(described.config, files)
         self._settings = settings
-        router = RouterHandle(serve.get_replica_context().app_name)
-        self._engine = ReplicatedEngine(replicas, router, described, tokenizer, template)
-        await self._engine.ready()
+        app = serve.get_replica_context().app_name
+        self._engine = await engine_over(replicas, app, version)
         self._ending = contextlib.ExitStack()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:

@@ -17,6 +17,7 @@ from radixlm.core.errors import (
     EngineDeadError,
     InvalidRequestError,
     QueueFullError,
+    check_queue,
     counted,
     wrong,
 )
@@ -95,13 +96,9 @@ class ReplicatedEngine:
     def check_room(self, count: int = 1) -> None:
         """Check for room as EngineClient.check_room does; each replica adds its own room."""
         self.health()
-        most = self.config.max_queued_requests * max(len(self._replicas), 1)
-        if len(self._calls) + count > most:
-            raise QueueFullError(
-                f"{counted(len(self._calls), 'request')} under way and {count} more exceed "
-                f"--max-queued-requests {self.config.max_queued_requests} of "
-                f"{counted(len(self._replicas), 'replica')}; try again later"
-            )
+        most, replicas = self.config.max_queued_requests, len(self._replicas)
+        limit = f"--max-queued-requests {most} of {counted(replicas, 'replica')}"
+        check_queue(len(self._calls), count, most * max(replicas, 1), limit)
 
     async def stream_all(
         self, requests: Sequence[GenerateRequest]

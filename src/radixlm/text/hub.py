@@ -63,11 +63,18 @@ def fetch(model: HubModel, revision: str | None = None) -> Path:
         raise ModelError(
             f"cannot fetch {model.name}: {error}; the same command goes on where it broke off"
         ) from None
+    except (ValueError, TypeError) as error:  # a proxy's page, or names that no file may have
+        raise ModelError(
+            f"{hub} does not answer as the Hub does: {error}; see HF_ENDPOINT"
+        ) from None
 
 
 def _fetched(model: HubModel, revision: str | None) -> Path:
     try:
-        info = library.HfApi().model_info(model.name, revision=revision, files_metadata=True)
+        patience = constants.HF_HUB_ETAG_TIMEOUT  # by itself it waits for ever
+        info = library.HfApi().model_info(
+            model.name, revision=revision, files_metadata=True, timeout=patience
+        )
     except (errors.OfflineModeIsEnabled, httpx2.ConnectError, httpx2.TimeoutException):
         # With no patterns it is asked for nothing, and tells where what is cached lies.
         folder = Path(

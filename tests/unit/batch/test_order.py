@@ -76,6 +76,16 @@ def test_lines_with_equal_prefixes_stand_together(tmp_path):
     assert sum(a != b for a, b in pairwise(order)) == len(shots) - 1
 
 
+def test_a_mark_in_front_of_the_first_line_is_no_part_of_it(tmp_path):
+    path = written(tmp_path / "in", "b", "a")
+    plain = path.read_bytes()
+    path.write_bytes(b"\xef\xbb\xbf" + plain)
+    found = plan(path, 1 << 20)
+    with path.open("rb") as file:
+        lines = [found.read(file, place).strip() for place in range(2)]
+    assert lines == plain.split(b"\n\n")
+
+
 def test_numbers_and_offsets_are_those_of_the_file(tmp_path):
     found = plan(written(tmp_path / "in", "b", "a"), 1 << 20)
     assert (list(found.numbers), list(found.places)) == ([0, 2], [1, 0])

@@ -21,6 +21,7 @@ from radixlm.server.batches.file_store import FileTable, Json
 from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.http_errors import NotFoundError, UnsupportedRouteError
 from radixlm.server.http.routes import Route, noted
+from radixlm.server.http.store_thread import DiskFullError
 from radixlm.server.pipeline.service import tenant_of
 
 WINDOW_SECONDS = 86_400
@@ -144,7 +145,7 @@ def new_batch(body: BatchBody) -> Json:
     "/v1/batches",
     response_model=BatchObject,
     responses=noted(
-        *(NotFoundError, QueueFullError),
+        *(NotFoundError, QueueFullError, DiskFullError),
         example={
             "input_file_id": "file-0",
             "endpoint": "/v1/chat/completions",

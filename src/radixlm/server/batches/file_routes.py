@@ -33,6 +33,7 @@ from radixlm.server.http.http_errors import (
     UnsupportedRouteError,
 )
 from radixlm.server.http.routes import Route, noted
+from radixlm.server.http.store_thread import DiskFullError, room_on_disk
 from radixlm.server.pipeline.service import service_of, tenant_of
 
 _LEAST_SECONDS = 3_600
@@ -101,7 +102,7 @@ def keeper_of(request: Request) -> BatchKeeper:
     openapi_extra={"requestBody": _FORM_BODY},
     responses=noted(
         *(InvalidRequestError, UnsupportedRouteError, BodyTooLargeError),
-        *(BodyTimeoutError, QueueFullError),
+        *(BodyTimeoutError, QueueFullError, DiskFullError),
     ),
 )
 async def create_file(request: Request) -> Response:
@@ -109,7 +110,8 @@ async def create_file(request: Request) -> Response:
     store = keeper_of(request).store
     if await store.call(FileTable.count) >= MOST_FILES:
         raise QueueFullError(f"there are {MOST_FILES} files; delete some")
-    upload = await uploaded(request, store, service_of(request).config.body_timeout)
+    with room_on_disk():
+        upload = await uploaded(request, store, service_of(request).config.body_timeout)
     try:
         purpose = upload.fields.get("purpose")
         if purpose != "batch":
@@ -117,11 +119,15 @@ async def create_file(request: Request) -> Response:
         shown = file_object(
             *(new_file_id(), upload.size, upload.name, purpose, time.time()), _lifetime(upload)
         )
-        upload.path.rename(store.table.content(shown["id"]))
+        place = upload.path.rename(store.table.content(shown["id"]))
     except BaseException:
         upload.path.unlink(missing_ok=True)
         raise
-    await store.call(FileTable.put_files, tenant_of(request), [shown])
+    try:
+        await store.call(FileTable.put_files, tenant_of(request), [shown])
+    except Exception:
+        place.unlink()
+        raise
     return JSONResponse(shown)
 
 

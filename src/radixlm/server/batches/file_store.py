@@ -7,7 +7,6 @@ upload-...       what is being uploaded; taken away at the next start, as is con
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import json
@@ -15,14 +14,13 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 from radixlm.core.errors import ConfigError
 from radixlm.formats.private_files import make_private_folder, open_database, open_private
+from radixlm.server.http.store_thread import StoreThread
 
 _VERSION = 1
 _SCHEMA = """
@@ -48,8 +46,6 @@ DELETE FROM batches WHERE owner = :owner AND ended IS NOT NULL AND number <=
 """
 Json = dict[str, Any]
 Table = Literal["files", "batches"]
-P = ParamSpec("P")
-T = TypeVar("T")
 
 LIFETIME = 30 * 86_400
 MOST_FILES = 10_000
@@ -215,24 +211,12 @@ def is_ended(batch: Json) -> bool:
     return batch["status"] in ("completed", "failed", "expired", "cancelled")
 
 
-class FileStore:
+class FileStore(StoreThread[FileTable]):
     """A table of files, on its own thread, and their limits."""
 
     def __init__(self, table: FileTable, limits: FileLimits) -> None:
+        super().__init__(table, "radixlm-files")
         self.table, self.limits = table, limits
-        self._thread = ThreadPoolExecutor(1, "radixlm-files")
-
-    def close(self) -> None:
-        """Close it; nothing may be asked of it afterwards."""
-        self._thread.submit(self.table.close)
-        self._thread.shutdown()
-
-    async def call(
-        self, method: Callable[Concatenate[FileTable, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Call a method of the table on its thread."""
-        work = partial(method, self.table, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
 def file_object(

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from radixlm.batch.batch_run import answer_all, expire
+from radixlm.batch.batch_run import PAUSE_SECONDS, answer_all, expire
 from radixlm.batch.lines import LineError
 from radixlm.batch.order import plan
 from radixlm.batch.results import NoRoomError, Results
@@ -27,6 +27,7 @@ from radixlm.server.batches.file_store import (
     file_object,
     results_of,
 )
+from radixlm.server.http.store_thread import DiskFullError
 
 T = TypeVar("T")
 
@@ -65,11 +66,15 @@ class BatchKeeper:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def add(self, owner: str, batch: Json) -> None:
-        """Keep a batch, and run it. Raises QueueFullError."""
+        """Keep a batch, and run it. Raises QueueFullError, DiskFullError."""
         if sum(each == owner for each, _ in self._open.values()) >= MOST_OPEN:
             raise QueueFullError(f"{MOST_OPEN} batches of this key have not ended; try again later")
         self._open[batch["id"]] = owner, batch
-        await self._put(owner, batch)
+        try:
+            await self._put(owner, batch)
+        except BaseException:
+            del self._open[batch["id"]]
+            raise
         self._start(owner, batch)
 
     def live(self, batch: Json) -> Json:
@@ -120,7 +125,7 @@ class BatchKeeper:
             await self._end(owner, batch, "cancelled")
         except EngineDeadError:
             return  # it stays as it is, for the next server
-        except (NoRoomError, OSError) as error:
+        except (NoRoomError, DiskFullError, OSError) as error:
             await self._fail(owner, batch, "storage_error", reason_of(error))
         except Exception as error:  # the log is the only place for it
             _logger.exception("the batch %s failed", batch["id"])
@@ -182,7 +187,7 @@ class BatchKeeper:
 
     async def _end(self, owner: str, batch: Json, status: str) -> None:
         """Give what was answered to its owner as files, and the batch its last status, in one
-        moment; until then, it can not be cancelled any more.
+        moment, once the disk has room for that; until then, it can not be cancelled any more.
         """
         now = _now()
         ended, files = dict(batch), list[Json]()
@@ -198,7 +203,11 @@ class BatchKeeper:
         if status in ("completed", "expired"):
             ended["finalizing_at"] = now
         ended |= {"status": status, f"{status}_at": now}
-        await self.store.call(FileTable.put_files, owner, files, ended)
+        while True:
+            with contextlib.suppress(DiskFullError):
+                await self.store.call(FileTable.put_files, owner, files, ended)
+                break
+            await asyncio.sleep(PAUSE_SECONDS)
         batch |= ended
 
     def _paths(self, batch: Json) -> tuple[Path, Path]:

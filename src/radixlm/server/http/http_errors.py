@@ -216,6 +216,10 @@ def error_response(
             headers["Connection"] = "close"  # the rest of the body is not waited for
         case HTTPException():
             headers.update(error.headers or {})
+        case errors.RadixLMError():
+            pass
+        case _:
+            headers["Connection"] = "close"  # uvicorn ends it after what nobody expected
     return JSONResponse(body(error), status_code=status, headers=headers)
 
 

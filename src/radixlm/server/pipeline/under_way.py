@@ -38,13 +38,12 @@ class UnderWay:
         return 0.0 if self._urgent else self._clock.now() - self._urgent_ended
 
     def check(self, tenant: str, count: int = 1) -> None:
-        """Raise QueueFullError when `count` more of a tenant's would be too many."""
-        known = self._counts[tenant]
-        if self._most is not None and known + count > self._most:
-            raise errors.QueueFullError(
-                f"this key's {errors.counted(known, 'request')} under way and {count} more exceed "
-                f"--max-queued-requests-per-key {self._most}; try again later"
-            )
+        """Raise QueueFullError when `count` more of a tenant's would be too many, or
+        InvalidRequestError when they alone are.
+        """
+        if self._most is not None:
+            limit = f"--max-queued-requests-per-key {self._most}"
+            errors.check_queue(self._counts[tenant], count, self._most, limit, "this key's ")
 
     @contextmanager
     def held(

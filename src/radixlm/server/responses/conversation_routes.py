@@ -15,6 +15,7 @@ from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.server.bodies.conversation import Json, new_id
 from radixlm.server.http.http_errors import NotFoundError
 from radixlm.server.http.routes import Route, noted
+from radixlm.server.http.store_thread import DiskFullError
 from radixlm.server.pipeline.service import tenant_of
 from radixlm.server.responses import conversation_store as conversations
 from radixlm.server.responses import responses_body as bodies
@@ -35,7 +36,9 @@ _HELLO = {"type": "message", "role": "user", "content": "Hello"}
 @router.post(
     "/v1/conversations",
     response_model=wire.ConversationObject,
-    responses=noted(NotFoundError, example={"items": [_HELLO], "metadata": {"topic": "demo"}}),
+    responses=noted(
+        NotFoundError, DiskFullError, example={"items": [_HELLO], "metadata": {"topic": "demo"}}
+    ),
 )
 async def create_conversation(request: Request, body: bodies.ConversationBody) -> Response:
     """Begin a conversation, which responses may read and add to."""
@@ -93,7 +96,7 @@ async def delete_conversation(request: Request, conversation_id: str) -> Respons
 @router.post(
     "/v1/conversations/{conversation_id}/items",
     response_model=wire.InputItems,
-    responses=noted(NotFoundError, example={"items": [_HELLO]}),
+    responses=noted(NotFoundError, DiskFullError, example={"items": [_HELLO]}),
 )
 async def add_items(
     request: Request,

@@ -18,20 +18,19 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
 from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from radixlm.core.errors import ConfigError
 from radixlm.formats.private_files import open_database
 from radixlm.server.config.server_config import ServerConfig
 from radixlm.server.http.http_errors import ConversationLockedError
+from radixlm.server.http.store_thread import StoreThread
 
 _VERSION = 2
 _SCHEMA = """
@@ -103,10 +102,6 @@ WHERE owner = ? AND said.id IN (SELECT value FROM json_each(?)) AND alive AND cr
 CONVERSATION = "conv"
 # Can make room. Takes the names of the others that have not ended, as JSON.
 _IDLE = "(alive AND (ended OR id NOT IN (SELECT value FROM json_each(?))))"
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +296,11 @@ class TurnStore:
         return freed
 
 
-class ResponseStore:
+class ResponseStore(StoreThread[TurnStore]):
     """Stored turns, on their own thread, and the tasks of responses made in the background."""
 
     def __init__(self, turns: TurnStore) -> None:
-        self._turns = turns
-        self._thread = ThreadPoolExecutor(1, "radixlm-responses")
+        super().__init__(turns, "radixlm-responses")
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._held: set[tuple[str, str]] = set()
 
@@ -319,16 +313,11 @@ class ResponseStore:
         path = None if config.response_store is None else Path(config.response_store)
         return cls(TurnStore(path, limits, time.time))
 
-    def close(self) -> None:
-        """Close it; nothing may be asked of it afterwards."""
-        self._thread.submit(self._turns.close)
-        self._thread.shutdown()
-
     def fail_open(self, failed: Callable[[str], str]) -> None:
         """Fail open turns as TurnStore.fail_open does: a server that begins works on none that an
         earlier one left.
         """
-        self._thread.submit(self._turns.fail_open, failed).result()
+        self._thread.submit(self._store.fail_open, failed).result()
 
     async def put(self, turn: Turn) -> bool:
         return await self.call(TurnStore.put, turn, self.worked_on)
@@ -337,14 +326,6 @@ class ResponseStore:
     def worked_on(self) -> frozenset[str]:
         """The ids of what is made in the background now."""
         return frozenset(self._tasks)
-
-    async def call(
-        self, method: Callable[Concatenate[TurnStore, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Call a method of the turns, or a function of them, on their thread."""
-        loop = asyncio.get_running_loop()
-        work = partial(method, self._turns, *args, **kwargs)
-        return await loop.run_in_executor(self._thread, work)
 
     def hold(self, owner: str, conversation: str | None) -> ExitStack:
         """Let no other response be made in an owner's conversation until that is closed. Raises

@@ -258,8 +258,8 @@ async def _turns_before(store: ResponseStore, body: bodies.ResponseBody, tenant:
     if not turns:
         raise not_found(previous, "previous_response_id")
     last = await asyncio.to_thread(json.loads, turns[-1].response)
-    if last.get("conversation"):
-        reason = f"the response {previous} is of a conversation: name that, {last['conversation']}"
+    if conversation := last.get("conversation"):
+        reason = f"the response {previous} is of a conversation: name that, {conversation['id']}"
         raise InvalidRequestError(reason, param="previous_response_id")
     status = last["status"]
     if status not in ("completed", "incomplete"):

@@ -106,7 +106,7 @@ gpu-check-wheels:
 	--constraint constraints.txt --dest .gpu-wheels $(GPU_WHEELS)
 
 GPU_TESTS := tests/tensor/attention/test_gpu_backend.py tests/tensor/products/test_gpu_products.py \
-	tests/tensor/test_step_graphs.py
+	tests/tensor/models/test_loading_codes.py tests/tensor/test_step_graphs.py
 # The kernels of GPUs by Triton's interpreter, steps that are recorded, and what kernels compile to;
 # Triton is 190 MB, 690 where it lies.
 gpu-kernels: $(DEVELOPING)

@@ -57,7 +57,9 @@ class Linear:
         self.parts = dict(parts)
         self.inputs = in_features
         rows = sum(self.parts.values())
-        self.weight = options.empty(rows, in_features)
+        self._device = options.device
+        at_first = torch.device("meta") if options.in_turn else options.device
+        self.weight = options._replace(device=at_first).empty(rows, in_features)
         self.bias = options.empty(rows) if bias else None
         self._packed: Callable[..., Tensor] | None = None
         self._quantized: dict[str, QuantizedWeight] = {}
@@ -112,11 +114,17 @@ class Linear:
         """Whether products with quantized weights are here. Elsewhere memory is filled with what
         the codes stand for, wherever the codes themselves lie.
         """
-        return self.weight.device.type == "cpu" or self._on_gpu
+        return self._device.type == "cpu" or self._on_gpu
 
     @property
     def _on_gpu(self) -> bool:
-        return has_kernels(self.weight.device.type)
+        return has_kernels(self._device.type)
+
+    def make_room(self) -> dict[str, Tensor]:
+        """Take the memory of its weight, where it has none yet; returns `named_weights`."""
+        if self.weight.is_meta:
+            self.weight = torch.empty_like(self.weight, device=self._device)
+        return dict(self.named_weights())
 
     def put(self, part: str, weight: QuantizedWeight) -> None:
         """Take a part's weight as it is, instead of filling its memory; before `pack`, and where
@@ -179,11 +187,10 @@ class Linear:
         self, weight: Weight, choice: GemmChoice, bias: Tensor | None, gate: Gate | None
     ) -> Product:
         if isinstance(weight, QuantizedWeight) and self._on_gpu and knows(weight):
-            memory = self.weight
-            made = GpuProduct.coded(weight, bias, memory.dtype, self.result, memory.device)
+            made = GpuProduct.coded(weight, bias, self.weight.dtype, self.result, self._device)
             return made if gate is None else Gated(made, gate)
         if isinstance(weight, QuantizedWeight) and choice.layout == "rows":
-            weight = weight.dequantized().to(self.weight)
+            weight = weight.dequantized().to(self._device, self.weight.dtype)
         return packed(choice, weight, bias, self.weight.dtype, self.result, gate)
 
     def _side_by_side(self, pieces: Sequence[Weight], choose: Choose) -> Product:

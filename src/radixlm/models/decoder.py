@@ -45,7 +45,8 @@ class CausalLM:
     """A decoder with its head. The memory of its weights is allocated here and filled by a loader.
 
     dtype: type of weights and activations; norms and logits are float32 whatever it is. split:
-    config is that of one rank's part of a model; logits are whole in rank 0 alone.
+    config is that of one rank's part of a model; logits are whole in rank 0 alone. in_turn: see
+    `TensorOptions`.
     """
 
     def __init__(
@@ -55,10 +56,11 @@ class CausalLM:
         dtype: torch.dtype,
         device: torch.device,
         split: Split | None = None,
+        in_turn: bool = False,
     ) -> None:
         self.config = config
         self._split = split
-        self._options = options = TensorOptions(dtype, device)
+        self._options = options = TensorOptions(dtype, device, in_turn)
         sizes = config.vocab_size, config.hidden_size
         self.embedding = (
             TokenEmbedding(*sizes, options)

@@ -61,7 +61,9 @@ def load_model(
         config, whole = part_of(config, split.rank, split.size), config
         folded = Folded(PartCheckpoint(checkpoint, whole, split), config)
         wanted = matched(folded, config)
-    make = partial(CausalLM, config, dtype=dtype, device=device, split=split)
+    # On a CPU memory is not there before it is written.
+    in_turn = choose is not None and checkpoint.is_quantized and device.type != "cpu"
+    make = partial(CausalLM, config, dtype=dtype, device=device, split=split, in_turn=in_turn)
     return filled(make, folded, wanted, choose, quantize, progress=progress)
 
 
@@ -101,9 +103,11 @@ class _Filling:
         self.nbytes = sum(weight.nbytes for weight in self._weights.values())
         # By weight, the product that it belongs to, and what is still to come for that.
         self._owners: dict[str, tuple[Linear, set[str]]] = {}
+        self._own_names: dict[str, str] = {}
         for prefix, linear in model.linears():
-            names = {f"{prefix}{name}" for name, _ in linear.named_weights()}
-            self._owners |= dict.fromkeys(names, (linear, names))
+            own = {f"{prefix}{name}": name for name, _ in linear.named_weights()}
+            self._own_names |= own
+            self._owners |= dict.fromkeys(own, (linear, {*own}))
 
     def put(self, name: str, weight: Tensor | QuantizedWeight) -> int:
         """Returns the bytes that the weight has where nothing is quantized."""
@@ -114,10 +118,10 @@ class _Filling:
         takes_codes = linear is not None and self._choose is not None and linear.takes_codes
         looked_up = table if self._has_rows(weight, memory) else None
         if isinstance(weight, Tensor):
-            memory.copy_(weight)
+            self._room(name, memory).copy_(weight)
         else:
             if looked_up is None and (table is not None or not takes_codes):
-                weight.fill(memory)
+                weight.fill(self._room(name, memory))
             elif looked_up is not None and tied is None:
                 looked_up.look_up(quantized_rows(weight, memory.dtype))
             if linear is not None and takes_codes:
@@ -133,6 +137,12 @@ class _Filling:
         if looked_up is not None and isinstance(product, QuantizedProduct):
             looked_up.look_up(rows_of(product))
         return nbytes
+
+    def _room(self, name: str, memory: Tensor) -> Tensor:
+        """The memory of a weight, which is taken now where it has none."""
+        if not memory.is_meta:
+            return memory
+        return self._owners[name][0].make_room()[self._own_names[name]]
 
     def _has_rows(self, weight: Tensor | QuantizedWeight, memory: Tensor) -> bool:
         """Whether rows of a weight can be looked up among its codes, instead of in memory."""

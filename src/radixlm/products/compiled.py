@@ -52,10 +52,13 @@ _ZERO = ir.Constant(_INT64, 0)
 
 
 class TensorOptions(NamedTuple):
-    """Type and place of a layer's weights and activations."""
+    """Type and place of a layer's weights and activations. in_turn: weights of products have no
+    memory before they are to be filled, see `Linear.make_room`.
+    """
 
     dtype: torch.dtype
     device: torch.device
+    in_turn: bool = False
 
     def empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)

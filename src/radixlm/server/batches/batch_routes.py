@@ -16,10 +16,11 @@ from typing_extensions import TypedDict
 
 from radixlm.batch.lines import ENDPOINTS
 from radixlm.core.errors import QueueFullError, wrong
-from radixlm.server.batches.file_routes import keeper_of, page_of, stored
+from radixlm.server.batches.file_routes import keeper_of, stored
 from radixlm.server.batches.file_store import FileTable, Json
 from radixlm.server.http.body import DIGITS, Body
 from radixlm.server.http.http_errors import NotFoundError, UnsupportedRouteError
+from radixlm.server.http.lists import page_of
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.store_thread import DiskFullError
 from radixlm.server.pipeline.service import tenant_of
@@ -171,7 +172,7 @@ async def list_batches(request: Request, query: Annotated[BatchesQuery, Query()]
     found = await keeper.store.call(
         FileTable.page, "batches", tenant_of(request), query.after, query.limit + 1
     )
-    page = page_of(found, query.after, query.limit)
+    page = page_of(found, query.limit, query.after)
     page["data"] = [keeper.live(batch) for batch in page["data"]]
     return JSONResponse(page)
 

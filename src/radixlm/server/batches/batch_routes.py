@@ -18,7 +18,7 @@ from radixlm.batch.lines import ENDPOINTS
 from radixlm.core.errors import QueueFullError, wrong
 from radixlm.server.batches.file_routes import keeper_of, stored
 from radixlm.server.batches.file_store import FileTable, Json
-from radixlm.server.http.body import DIGITS, Body
+from radixlm.server.http.body import DIGITS, Body, Metadata
 from radixlm.server.http.http_errors import NotFoundError, UnsupportedRouteError
 from radixlm.server.http.lists import page_of
 from radixlm.server.http.routes import Route, noted
@@ -29,7 +29,6 @@ WINDOW_SECONDS = 86_400
 _STAGES = (
     *("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"),
 )
-_MOST_PAIRS = 16
 
 
 class BatchBody(Body):
@@ -38,17 +37,13 @@ class BatchBody(Body):
     input_file_id: str
     endpoint: str
     completion_window: Literal["24h"]
-    metadata: (
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None
-    ) = None
+    metadata: Metadata | None = None
 
     def check(self) -> None:
         if self.endpoint not in ENDPOINTS:
             raise wrong(
                 "endpoint", f"must be one of {', '.join(ENDPOINTS)}, got {self.endpoint!r:.80}"
             )
-        if len(self.metadata or ()) > _MOST_PAIRS:
-            raise wrong("metadata", f"has more than {_MOST_PAIRS} pairs")
 
 
 class BatchesQuery(Body):

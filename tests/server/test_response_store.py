@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from radixlm.core.errors import ConfigError
+from radixlm.server.responses import conversation_store as conversations
 from radixlm.server.responses.response_store import ResponseStore, StoreLimits, Turn, TurnStore
 
 DAY = 86_400.0
@@ -55,6 +56,16 @@ def turn(name: str, clock: Clock, parent: str | None = None, **more: object) -> 
 
 def rows(opened: list[sqlite3.Connection]) -> int:
     return opened[-1].execute("SELECT COUNT(*) FROM turns").fetchone()[0]
+
+
+def test_other_metadata_ends_nothing_that_is_worked_on(clock):
+    store = store_of(clock, size=3_000)
+    said = json.dumps([{"id": "msg_1", "text": "x" * 1_000}])
+    assert store.put(turn("made", clock, ended=False, input=said), {"made"})
+    shown = {"id": "conv_1", "metadata": {}}
+    assert conversations.create(store, "me", shown, [], {"made"})
+    conversations.update(store, "me", shown | {"metadata": {"a": "b" * 2_000}}, {"made"})
+    assert store.get("me", "made") is not None
 
 
 def test_a_file_that_others_may_read_is_refused(tmp_path, clock):

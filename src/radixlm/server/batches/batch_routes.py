@@ -16,10 +16,11 @@ from typing_extensions import TypedDict
 
 from radixlm.batch.lines import ENDPOINTS
 from radixlm.core.errors import QueueFullError, wrong
-from radixlm.server.batches.file_routes import keeper_of, page_of, stored
+from radixlm.server.batches.file_routes import keeper_of, stored
 from radixlm.server.batches.file_store import FileTable, Json
-from radixlm.server.http.body import DIGITS, Body
+from radixlm.server.http.body import DIGITS, Body, Metadata
 from radixlm.server.http.http_errors import NotFoundError, UnsupportedRouteError
+from radixlm.server.http.lists import page_of
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.store_thread import DiskFullError
 from radixlm.server.pipeline.service import tenant_of
@@ -28,7 +29,6 @@ WINDOW_SECONDS = 86_400
 _STAGES = (
     *("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"),
 )
-_MOST_PAIRS = 16
 
 
 class BatchBody(Body):
@@ -37,17 +37,13 @@ class BatchBody(Body):
     input_file_id: str
     endpoint: str
     completion_window: Literal["24h"]
-    metadata: (
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]] | None
-    ) = None
+    metadata: Metadata | None = None
 
     def check(self) -> None:
         if self.endpoint not in ENDPOINTS:
             raise wrong(
                 "endpoint", f"must be one of {', '.join(ENDPOINTS)}, got {self.endpoint!r:.80}"
             )
-        if len(self.metadata or ()) > _MOST_PAIRS:
-            raise wrong("metadata", f"has more than {_MOST_PAIRS} pairs")
 
 
 class BatchesQuery(Body):
@@ -171,7 +167,7 @@ async def list_batches(request: Request, query: Annotated[BatchesQuery, Query()]
     found = await keeper.store.call(
         FileTable.page, "batches", tenant_of(request), query.after, query.limit + 1
     )
-    page = page_of(found, query.after, query.limit)
+    page = page_of(found, query.limit, query.after)
     page["data"] = [keeper.live(batch) for batch in page["data"]]
     return JSONResponse(page)
 

@@ -32,6 +32,7 @@ from radixlm.server.http.http_errors import (
     NotFoundError,
     UnsupportedRouteError,
 )
+from radixlm.server.http.lists import page_of
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.store_thread import DiskFullError, room_on_disk
 from radixlm.server.pipeline.service import service_of, tenant_of
@@ -153,7 +154,7 @@ async def list_files(request: Request, query: Annotated[FilesQuery, Query()]) ->
         ascending=query.order == "asc",
         purpose=query.purpose,
     )
-    return JSONResponse(page_of(found, query.after, query.limit))
+    return JSONResponse(page_of(found, query.limit, query.after))
 
 
 @router.get(
@@ -200,19 +201,3 @@ async def stored(request: Request, table: Table, wanted: str, param: str | None 
         what = "file" if table == "files" else "batch"
         raise NotFoundError(f"No such {what} object: {wanted!r:.80}", param=param or f"{what}_id")
     return found
-
-
-def page_of(found: list[Json] | None, after: str | None, limit: int) -> Json:
-    """A page of a list, of which one more than its length was looked for. Raises
-    InvalidRequestError.
-    """
-    if found is None:
-        raise wrong("after", f"{after!r:.80} is the id of none of these")
-    page = found[:limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(found) > limit,
-    }

@@ -42,6 +42,11 @@ T = TypeVar("T")
 
 # A list that is given up at its first wrong entry: an error for each of a million holds up all.
 ListOf = Annotated[list[T], Field(fail_fast=True)]
+# What clients keep beside a thing, as OpenAI limits it.
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+    Field(max_length=16),
+]
 
 
 _UNION_MEMBER = re.compile(

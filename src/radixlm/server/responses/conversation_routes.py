@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from radixlm.core.errors import InvalidRequestError, wrong
 from radixlm.server.bodies.conversation import Json, new_id
 from radixlm.server.http.http_errors import NotFoundError
+from radixlm.server.http.lists import page_of
 from radixlm.server.http.routes import Route, noted
 from radixlm.server.http.store_thread import DiskFullError
 from radixlm.server.pipeline.service import tenant_of
@@ -22,7 +23,6 @@ from radixlm.server.responses import responses_body as bodies
 from radixlm.server.responses import responses_wire as wire
 from radixlm.server.responses.response_store import CONVERSATION, TurnStore
 from radixlm.server.responses.responses_routes import (
-    items_page,
     no_conversation,
     resolved,
     store_of,
@@ -75,7 +75,8 @@ async def update_conversation(
 ) -> Response:
     """Give a conversation other metadata."""
     shown = {**await _kept(request, conversation_id), "metadata": body.metadata or {}}
-    if not await store_of(request).call(conversations.update, tenant_of(request), shown):
+    store = store_of(request)
+    if not await store.call(conversations.update, tenant_of(request), shown, store.worked_on):
         raise no_conversation(conversation_id, "conversation_id")
     return JSONResponse(shown)
 
@@ -112,7 +113,7 @@ async def add_items(
     if added is None:
         await _kept(request, conversation_id)
         raise _too_large()
-    return JSONResponse(items_page(added, len(added)))
+    return JSONResponse(page_of(added, len(added)))
 
 
 @router.get(
@@ -129,7 +130,7 @@ async def list_items(
     found = await store_of(request).call(
         conversations.page, conversation_id, query.after, query.limit + 1, ascending=ascending
     )
-    return JSONResponse(items_page(found, query.limit, query.after))
+    return JSONResponse(page_of(found, query.limit, query.after))
 
 
 @router.get(

@@ -41,7 +41,7 @@ def get(store: TurnStore, owner: str, conversation: str) -> Json | None:
     return None if turn is None else json.loads(turn.response)
 
 
-def update(store: TurnStore, owner: str, shown: Json) -> bool:
+def update(store: TurnStore, owner: str, shown: Json, worked_on: Collection[str]) -> bool:
     """Put this in the place of what is shown of a conversation. Whether it is there."""
     turn = store.kept(owner, shown["id"])
     if turn is None:
@@ -50,7 +50,7 @@ def update(store: TurnStore, owner: str, shown: Json) -> bool:
     with store.db:
         store.db.execute("UPDATE turns SET response = ? WHERE id = ?", (text, turn.id))
         _change(store, turn.id, len(text.encode()) - len(turn.response.encode()))
-        store.make_room({turn.id})
+        store.make_room(worked_on)
     return True
 
 
@@ -83,7 +83,7 @@ def add(
     with store.db:
         store.db.executemany("INSERT INTO said (conversation, id, item) VALUES (?, ?, ?)", rows)
         _change(store, conversation, more)
-        store.make_room({*worked_on, conversation})
+        store.make_room(worked_on)
     return added
 
 

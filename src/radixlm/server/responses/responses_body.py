@@ -16,15 +16,12 @@ from radixlm.server.bodies.cache_control import (
 )
 from radixlm.server.bodies.conversation import Effort
 from radixlm.server.bodies.protocol import CacheParams, TokenFields
-from radixlm.server.http.body import DIGITS, Body, ByType, ListOf
+from radixlm.server.http.body import DIGITS, Body, ByType, ListOf, Metadata
 from radixlm.server.http.fields import NotYet
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
 MOST_ADDED = 20  # items, to a conversation at a time
-MAX_METADATA = 16
-MAX_METADATA_KEY = 64
-MAX_METADATA_VALUE = 512
 MAX_OUTPUT_TOKENS = 2**30
 LOGPROBS: Final = "message.output_text.logprobs"
 ENCRYPTED: Final = "reasoning.encrypted_content"
@@ -190,10 +187,6 @@ class ResponseStreamOptions(Body):
     include_obfuscation: bool | None = None
 
 
-Metadata = dict[
-    Annotated[str, Field(max_length=MAX_METADATA_KEY)],
-    Annotated[str, Field(max_length=MAX_METADATA_VALUE)],
-]
 # All but the first two are about tools that run on the server, and images: there are none, so
 # nothing of them is left out of an answer.
 Include = Literal[
@@ -246,7 +239,7 @@ class ResponseBody(TokenFields, CacheParams):
     background: bool | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
-    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None = None
+    metadata: Metadata | None = None
     service_tier: str | None = None
     user: str | None = None
     safety_identifier: str | None = None
@@ -307,13 +300,13 @@ class ConversationBody(Body):
     """POST /v1/conversations. Source: https://platform.openai.com/docs/api-reference/conversations."""
 
     items: Annotated[ListOf[AnyItem], Field(max_length=MOST_ADDED)] | None = None
-    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None = None
+    metadata: Metadata | None = None
 
 
 class ConversationUpdate(Body):
     """POST /v1/conversations/{conversation_id}: the metadata that it has from now on."""
 
-    metadata: Annotated[Metadata, Field(max_length=MAX_METADATA)] | None
+    metadata: Metadata | None
 
 
 class ItemsBody(Body):

@@ -14,11 +14,12 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import TypeAdapter
 
-from radixlm.core.errors import InvalidRequestError, RequestTooLargeError, wrong
+from radixlm.core.errors import InvalidRequestError, RequestTooLargeError
 from radixlm.server.bodies.conversation import Conversation, Json, new_id
 from radixlm.server.http.body import MAX_OBJECTS, in_callers_words, not_too_deep
 from radixlm.server.http.envelope import exchange_of
 from radixlm.server.http.http_errors import NotFoundError, timed_out
+from radixlm.server.http.lists import page_of
 from radixlm.server.http.routes import GENERATING, Route, noted
 from radixlm.server.pipeline.answer import respond
 from radixlm.server.pipeline.chat import ChatPrompt, ChatTask, chat_prompt, task_of
@@ -151,23 +152,7 @@ async def list_input_items(
     if query.after is not None:
         places = [place for place, item in enumerate(found) if item["id"] == query.after]
         found = found[places[0] + 1 :] if places else None
-    return JSONResponse(items_page(found, query.limit, query.after))
-
-
-def items_page(found: list[Json] | None, limit: int, after: str | None = None) -> wire.InputItems:
-    """The first of the items that were found after one, as a page of them. Raises
-    InvalidRequestError where that is not there.
-    """
-    if found is None:
-        raise wrong("after", f"{after!r:.80} is the id of none of these items")
-    page = found[:limit]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(found) > len(page),
-    }
+    return JSONResponse(page_of(found, query.limit, query.after))
 
 
 async def _make(service: Service, generation: Generation, writer: ResponseWriter) -> None:

@@ -110,6 +110,14 @@ def _logprobs(client: openai.OpenAI) -> None:
     assert all(value is not None for value in lists.token_logprobs[1:])
 
 
+def _with_a_full_queue(client: openai.OpenAI) -> None:
+    """Ask for more answers than there is room for beside a stream of many; see main's _FLAGS."""
+    create = client.chat.completions.create
+    with create(model=MODEL, messages=ASKED, n=99, max_tokens=2_000, stream=True) as busy:
+        next(busy)
+        create(model=MODEL, messages=ASKED, n=2)
+
+
 def _errors(client: openai.OpenAI, server: Served) -> int:
     """Each wrong request raises the exception that the package has for it; says how many."""
     stranger = openai.OpenAI(base_url=server.v1, api_key="wrong", max_retries=0)
@@ -144,7 +152,7 @@ def _errors(client: openai.OpenAI, server: Served) -> int:
             openai.RateLimitError,
             None,
             "queue_full",
-            lambda: create(model=MODEL, messages=ASKED, n=128),
+            lambda: _with_a_full_queue(client),
         ),
         (
             openai.NotFoundError,

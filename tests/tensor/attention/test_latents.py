@@ -96,8 +96,10 @@ def backend_of(step: Step, kind: str) -> LatentBackend:
 
 def check(step: Step, kind: str, tolerance: float, *, sharing: bool = True) -> None:
     wanted, backend = expected(step), backend_of(step, kind)
-    rule = EVERYTHING._replace(largest=backend.sharing.largest) if sharing else None
-    attend = backend.prepare(make_plan(step.rows, rule), step.table, step.slots)
+    least_view = EVERYTHING.least_view if kind == "torch" else backend.sharing.least_view
+    rule = EVERYTHING._replace(largest=backend.sharing.largest, least_view=least_view)
+    plan = make_plan(step.rows, rule if sharing else None)
+    attend = backend.prepare(plan, step.table, step.slots)
     found = attend(1, step.qkv.clone(), step.rotation, None)
     assert found.shape == (step.qkv.shape[0], HEADS * SIZES.values)
     assert (found.double() - wanted).abs().max() <= tolerance

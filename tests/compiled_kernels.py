@@ -56,6 +56,7 @@ CASES = [
     ("coded", torch.bfloat16, Heads(32, 8, 128)),
     ("window", torch.bfloat16, Heads(8, 1, 64)),
     ("cap and sinks", torch.bfloat16, Heads(8, 4, 256)),
+    ("plain", torch.bfloat16, Heads(8, 1, 512)),
     ("plain", torch.float16, Heads(9, 3, 80)),
     ("plain", torch.float32, Heads(4, 1, 128)),
 ]
@@ -140,7 +141,8 @@ def latents(n_heads: int, capability: int) -> Caught:
     case = make_tree_case(paths, Heads(n_heads, 1, sizes.row), options.dtype, "cpu", seed=0, page=1)
     pool = KVPool(1, case.pool.capacity, 1, sizes.row, options.dtype, latent=True)
     backend = GpuLatentBackend(pool, [Expansion(sizes, n_heads, 1.0, options)])
-    backend.kernels.tiles = tiles_for(n_heads, sizes.row, options.dtype, wgmma=capability == 90)
+    wgmma = capability == 90
+    backend.kernels.tiles = tiles_for(n_heads, sizes.row, options.dtype, wgmma=wgmma, latent=True)
     plan = make_plan(case.rows, EVERYTHING._replace(least_view=backend.sharing.least_view))
     qkv = options.empty(case.slots.numel(), n_heads * sizes.key + sizes.row)
     backend.prepare(plan, case.table, case.slots)(0, qkv, unturned(qkv[:, None, :64]), None)

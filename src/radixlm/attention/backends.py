@@ -61,8 +61,8 @@ _OF_A_CALL = {
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
 # Of parts of contexts, in float32: where tokens would have more, contexts are not cut.
 _PARTS_BYTES = 64 << 20
-# Of kernels in Triton.
-LARGEST_HEAD = 256
+# Of kernels in Triton, in 16 bits; in float32 half of it.
+LARGEST_HEAD = 512
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
@@ -362,7 +362,7 @@ def _of_any_device(
     pool: KVPool, n_heads: int, cap: float, windows: Sequence[int | None]
 ) -> AttentionBackend:
     """Torch's, or on a GPU the one whose kernels are Triton's, which comes with torch for CUDA."""
-    if pool.head_dim > LARGEST_HEAD or not has_kernels(pool.device.type):
+    if pool.head_dim * pool.dtype.itemsize > 2 * LARGEST_HEAD or not has_kernels(pool.device.type):
         return TorchBackend(pool, n_heads, windows=windows, cap=cap)
     return _of_a_gpu("GpuBackend", pool, n_heads, windows=windows, cap=cap)
 

@@ -57,20 +57,25 @@ class Tile(NamedTuple):
     least: int
 
 
-def tiles_for(queries: int, head_dim: int, dtype: torch.dtype, *, wgmma: bool) -> tuple[Tile, Tile]:
+def tiles_for(
+    queries: int, head_dim: int, dtype: torch.dtype, *, wgmma: bool, latent: bool = False
+) -> tuple[Tile, Tile]:
     """Choose tiles for reads of few tokens and of many. queries: of a key head. wgmma: whether the
     GPU has it (Hopper). Others spill registers at 128 queries, as heads do that are filled up.
-    Latents have room for 64, and none in float32.
+    Large heads have room for 32, as latents for 64, and none in float32.
     """
     fewest = max(16, power_of_two(queries))
     if head_dim > 256:
         if dtype == torch.float32:
             return (Tile(16, 16, 4, 2, 1, 2),) * 2
+        some = Tile(32, 32, 8, 4 if latent else 3, 1, 2)
+        if not latent:
+            return Tile(16, 32, 4, 3, 2, 2) if fewest == 16 else some, some
         whole = queries == power_of_two(queries)  # else it divides by others, which takes registers
         many = Tile(64, 32 if wgmma and whole else 16, 8, 4, 1, 4)
         if fewest > 32:
             return many, many
-        return Tile(fewest, 32, 4, 5, 2, 2) if fewest == 16 else Tile(32, 32, 8, 4, 1, 2), many
+        return Tile(16, 32, 4, 5, 2, 2) if fewest == 16 else some, many
     wide = head_dim > 128
     if dtype == torch.float32:  # its products are not the tensor cores' own
         few = Tile(fewest, 16 if wide else 32, 4, 2, 2, 2)
@@ -106,10 +111,11 @@ class GpuBackend:
         # On the CPU it is Triton's interpreter that computes.
         self.processors, self.precision, wgmma = 3, "wide", True
         if pool.device.type == "cuda":
-            found = torch.cuda.get_device_properties(pool.device)
-            self.processors, wgmma = found.multi_processor_count, found.major == 9
+            gpu = torch.cuda.get_device_properties(pool.device)
+            self.processors, wgmma = gpu.multi_processor_count, gpu.major == 9
             self.precision = "tf32x3" if pool.dtype == torch.float32 else "tf32"
-        self.tiles = tiles or tiles_for(queries, pool.head_dim, pool.dtype, wgmma=wgmma)
+        found = tiles_for(queries, pool.head_dim, pool.dtype, wgmma=wgmma, latent=pool.latent)
+        self.tiles = tiles or found
         most = min(tile.queries for tile in self.tiles)
         # Heads that share a key head, and that a tile has of one token.
         self.group = next(n for n in range(queries, 0, -1) if n <= most and queries % n == 0)

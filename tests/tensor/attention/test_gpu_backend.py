@@ -70,7 +70,9 @@ def off(case: Case, sharing: Sharing | None = None, window: int | None = None) -
     return (out.double() - reference(case, window)).abs().max().item()
 
 
-@pytest.mark.parametrize("heads", [Heads(9, 3, 10), Heads(20, 1, 24), Heads(2, 2, 40)], ids=str)
+@pytest.mark.parametrize(
+    "heads", [Heads(9, 3, 10), Heads(20, 1, 24), Heads(2, 2, 40), Heads(2, 1, 300)], ids=str
+)
 def test_any_shape_of_heads(heads: Heads) -> None:
     shapes = [(70, 1), (3, 9), (0, 40)]
     case = make_case(shapes, heads, torch.float32, "cpu", seed=1, scattered=True)

@@ -20,15 +20,24 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from radixlm.attention.gpu_backend import GpuBackend, tiles_for
+from radixlm.attention.gpu_backend import GpuBackend, GpuLatentBackend, tiles_for
 from radixlm.attention.plan import make_plan
 from radixlm.kernels import gpu_attention, gpu_launch, gpu_multiply, gpu_place, gpu_rows
 from radixlm.kernels.gpu_launch import Launch
+from radixlm.layers.expansion import Expansion, LatentSizes
 from radixlm.layers.linear import add_norm
-from radixlm.products.compiled import gated
+from radixlm.memory.pools import KVPool
+from radixlm.products.compiled import TensorOptions, gated
 from radixlm.products.gpu_products import GpuProduct, Shared
 from radixlm.products.quantized import QuantizedWeight, WeightKind
-from tests.tensor.attention_cases import EVERYTHING, Heads, attention, in_codes, make_tree_case
+from tests.tensor.attention_cases import (
+    EVERYTHING,
+    Heads,
+    attention,
+    in_codes,
+    make_tree_case,
+    unturned,
+)
 from tests.tensor.attention_cases import Path as TreePath
 
 _TYPES = {
@@ -47,6 +56,7 @@ CASES = [
     ("coded", torch.bfloat16, Heads(32, 8, 128)),
     ("window", torch.bfloat16, Heads(8, 1, 64)),
     ("cap and sinks", torch.bfloat16, Heads(8, 4, 256)),
+    ("plain", torch.bfloat16, Heads(8, 1, 512)),
     ("plain", torch.float16, Heads(9, 3, 80)),
     ("plain", torch.float32, Heads(4, 1, 128)),
 ]
@@ -118,6 +128,27 @@ def caught(kind: str, dtype: torch.dtype, heads: Heads, capability: int) -> Caug
     return found
 
 
+def latents(n_heads: int, capability: int) -> Caught:
+    """The kernels of a step over latents, as DeepSeek's models have them."""
+    kernels = gpu_attention.attend, gpu_attention.merge, gpu_rows.place_latents
+    found = keep(kernels)
+    gpu_launch.DEVICES = ("cpu",)
+    sizes, options = (
+        LatentSizes(512, 64, 128, 128),
+        TensorOptions(torch.bfloat16, torch.device("cpu")),
+    )
+    paths = [TreePath(((0, 40), (1, 30)), 3, 1)] * 70
+    case = make_tree_case(paths, Heads(n_heads, 1, sizes.row), options.dtype, "cpu", seed=0, page=1)
+    pool = KVPool(1, case.pool.capacity, 1, sizes.row, options.dtype, latent=True)
+    backend = GpuLatentBackend(pool, [Expansion(sizes, n_heads, 1.0, options)])
+    wgmma = capability == 90
+    backend.kernels.tiles = tiles_for(n_heads, sizes.row, options.dtype, wgmma=wgmma, latent=True)
+    plan = make_plan(case.rows, EVERYTHING._replace(least_view=backend.sharing.least_view))
+    qkv = options.empty(case.slots.numel(), n_heads * sizes.key + sizes.row)
+    backend.prepare(plan, case.table, case.slots)(0, qkv, unturned(qkv[:, None, :64]), None)
+    return found
+
+
 def compiled(kernel: Any, given: dict[str, Any], capability: int) -> dict[str, Any]:
     """What the kernel takes on GPUs of this capability."""
     given = {name: value for name, value in given.items() if name not in ("grid", "warmup")}
@@ -171,6 +202,10 @@ def rows(cases: Sequence[tuple[str, torch.dtype, Heads]]) -> Iterator[dict[str, 
             for kernel, given in caught(kind, dtype, heads, capability):
                 name = f"{kind}, {dtype}, {tuple(heads)}"
                 yield {"case": name, **compiled(kernel, given, capability)}
+    for n_heads in (16, 20, 128):
+        for capability in (90, 80):
+            for kernel, given in latents(n_heads, capability):
+                yield {"case": f"latents, {n_heads}", **compiled(kernel, given, capability)}
     for dtype, kinds in ((torch.bfloat16, WEIGHTS), (torch.float32, WEIGHTS[1:2])):
         for kernel, given in products(dtype, kinds):
             for capability in (90, 80):

@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from radixlm.layers.expansion import LatentSizes
+from tests.tensor.attention.test_latents import check, make_step
 from tests.tensor.attention_cases import (
     HEADS,
     KINDS,
     Heads,
+    Path,
     make_case,
     random_shapes,
+    random_tree,
     reference,
     run,
     worst_in_trees,
@@ -44,6 +48,7 @@ def backends_of(device: torch.device) -> list[str]:
         ("plain", torch.bfloat16, Heads(32, 8, 128)),
         ("coded", torch.bfloat16, Heads(32, 8, 128)),
         ("plain", torch.bfloat16, Heads(8, 2, 256)),
+        ("plain", torch.bfloat16, Heads(8, 1, 512)),
         ("plain", torch.float16, Heads(9, 3, 80)),
         ("plain", torch.bfloat16, Heads(71, 1, 64)),
         ("plain", torch.float32, Heads(4, 1, 256)),
@@ -58,3 +63,16 @@ def test_steps_over_trees_equal_it_too(
     for backend in backends_of(device):
         worst = worst_in_trees(kind, dtype, device, heads, backend)
         assert worst < 2 * TOLERANCE[dtype], backend
+
+
+@pytest.mark.parametrize("n_heads", [4, 20, 128])
+def test_latents_over_trees(device: torch.device, n_heads: int) -> None:
+    """Of DeepSeek's sizes; a prompt is expanded, other rows are absorbed."""
+    sizes = LatentSizes(rank=512, turned=64, plain=128, values=128)
+    for seed in range(2):
+        paths = random_tree(np.random.default_rng(seed), depth=3, page=seed)[:8]
+        paths += [Path((), 9, 60)]
+        step = make_step(
+            paths, torch.bfloat16, seed=seed, page=seed, device=device, sizes=sizes, n_heads=n_heads
+        )
+        check(step, "compiled", 5e-2)

@@ -107,7 +107,8 @@ def test_no_other_device_records(tmp_path: Path) -> None:
         ("mixtral", ("experts",)),
         ("lfm2", ("states",)),
         ("gemma4_text", ("experts", "heads of several shapes")),
-        ("deepseek_v2", ("experts", "latents")),
+        ("deepseek_v2", ("experts",)),
+        ("glm_moe_dsa", ("experts", "an index")),
     ],
 )
 def test_a_model_whose_calls_depend_on_its_tokens_is_not_recorded(
@@ -134,6 +135,8 @@ def requests(count: int, **params: object) -> list:
         ("llama", {}),
         ("qwen3", {"kv_cache_dtype": "int8"}),
         ("gemma3_text", {}),  # windows
+        ("deepseek_v2", {}),  # latents
+        ("mistral4", {}),  # and factors of queries
     ],
 )
 @pytest.mark.parametrize("ahead", [False, True])
@@ -162,7 +165,13 @@ def gguf(base: Path, made: Path) -> dict[str, Tensor]:
 @noisy
 @pytest.mark.parametrize(
     ("family", "write"),
-    [("qwen3", gptq), ("gpt_oss", write_mxfp4), ("qwen3_moe", None), ("llama", gguf)],
+    [
+        ("qwen3", gptq),
+        ("gpt_oss", write_mxfp4),
+        ("qwen3_moe", None),
+        ("deepseek_v2", None),
+        ("llama", gguf),
+    ],
 )
 def test_weights_that_stay_codes_and_experts_are_recorded(
     kernels: PretendGpu, tmp_path: Path, family: str, write: Callable | None

@@ -42,7 +42,7 @@ class Reading(Protocol):
     """Attention over what is in the pool already.
 
     q: (tokens, n_heads x head_dim), contiguous within a token, queries as they are used but for the
-        factor 1 / sqrt(head_dim). Returns the same shape.
+        factor 1 / sqrt(head_dim). Returns the same shape, of latents perhaps only what is value.
     """
 
     def read(self, layer: int, q: Tensor) -> Tensor: ...

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from radixlm.attention.attend import Attend, AttentionBackend, by_layer
+from radixlm.attention.attend import Attend, AttentionBackend, Reading, by_layer
 from radixlm.attention.direct import make_direct_kernel, scratch_bytes
 from radixlm.attention.latents import LatentBackend
 from radixlm.attention.merge import make_merge_kernel
@@ -61,8 +61,8 @@ _OF_A_CALL = {
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
 # Of parts of contexts, in float32: where tokens would have more, contexts are not cut.
 _PARTS_BYTES = 64 << 20
-# Of kernels in Triton.
-LARGEST_HEAD = 256
+# Of kernels in Triton, in 16 bits; in float32 half of it.
+LARGEST_HEAD = 512
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
@@ -139,7 +139,7 @@ class CpuBackend:
 
         return by_layer(plan, self._windows, make, apart=pool.windows is not None)
 
-    def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> CpuAttention:
+    def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor, *_: object) -> Reading:
         """The reads that `prepare` gives where no layer has a window."""
         placing = self._placing(slots, self._pool.capacity)
         return self._attention(plan, None, table, slots, placing, None)
@@ -340,14 +340,15 @@ def make_backend(
     expansions: Sequence[Expansion] = (),
     index: IndexSizes | None = None,
 ) -> AttentionBackend:
-    """The CPU's own where all of its parts know pools of this type, Triton's kernels on a GPU, else
-    torch's.
+    """The CPU's own where all parts know pools of this type, on a GPU Triton's, else torch's.
 
     n_heads: of queries. windows, cap, deterministic: see `CpuBackend`. expansions: of a pool of
     latents, each layer's, which are never deterministic. index: by which they are chosen. Raises
     ConfigError where it is not known.
     """
     if expansions:
+        if has_kernels(pool.device.type):
+            return _of_a_gpu("GpuLatentBackend", pool, expansions, index)
         return LatentBackend(pool, expansions, _plain_backend(pool, n_heads), index)
     if deterministic:
         check_deterministic(pool.dtype, pool.device, windows)
@@ -360,13 +361,15 @@ def make_backend(
 def _of_any_device(
     pool: KVPool, n_heads: int, cap: float, windows: Sequence[int | None]
 ) -> AttentionBackend:
-    """Torch's, or on a GPU the one whose kernels are Triton's, if that is there (it comes with
-    torch for CUDA) and heads are not too large.
-    """
-    if pool.head_dim > LARGEST_HEAD or not has_kernels(pool.device.type):
+    """Torch's, or on a GPU the one whose kernels are Triton's, which comes with torch for CUDA."""
+    if pool.head_dim * pool.dtype.itemsize > 2 * LARGEST_HEAD or not has_kernels(pool.device.type):
         return TorchBackend(pool, n_heads, windows=windows, cap=cap)
+    return _of_a_gpu("GpuBackend", pool, n_heads, windows=windows, cap=cap)
+
+
+def _of_a_gpu(name: str, *given: object, **named: object) -> AttentionBackend:
     module = importlib.import_module("radixlm.attention.gpu_backend")
-    made: AttentionBackend = module.GpuBackend(pool, n_heads, windows=windows, cap=cap)
+    made: AttentionBackend = getattr(module, name)(*given, **named)
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from radixlm.attention.attend import Attend, by_layer
+from radixlm.attention.latents import LatentBackend
 from radixlm.attention.plan import AttentionPlan, Sharing
 from radixlm.attention.reads import (
     TOKENS,
@@ -25,6 +27,8 @@ from radixlm.attention.reads import (
 from radixlm.kernels.gpu_attention import attend, merge
 from radixlm.kernels.gpu_launch import Launch, aligned, power_of_two
 from radixlm.kernels.gpu_place import place
+from radixlm.layers.expansion import Expansion
+from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
@@ -53,11 +57,25 @@ class Tile(NamedTuple):
     least: int
 
 
-def tiles_for(queries: int, head_dim: int, dtype: torch.dtype, *, wgmma: bool) -> tuple[Tile, Tile]:
+def tiles_for(
+    queries: int, head_dim: int, dtype: torch.dtype, *, wgmma: bool, latent: bool = False
+) -> tuple[Tile, Tile]:
     """Choose tiles for reads of few tokens and of many. queries: of a key head. wgmma: whether the
     GPU has it (Hopper). Others spill registers at 128 queries, as heads do that are filled up.
+    Large heads have room for 32, as latents for 64, and none in float32.
     """
     fewest = max(16, power_of_two(queries))
+    if head_dim > 256:
+        if dtype == torch.float32:
+            return (Tile(16, 16, 4, 2, 1, 2),) * 2
+        some = Tile(32, 32, 8, 4 if latent else 3, 1, 2)
+        if not latent:
+            return Tile(16, 32, 4, 3, 2, 2) if fewest == 16 else some, some
+        whole = queries == power_of_two(queries)  # else it divides by others, which takes registers
+        many = Tile(64, 32 if wgmma and whole else 16, 8, 4, 1, 4)
+        if fewest > 32:
+            return many, many
+        return Tile(16, 32, 4, 5, 2, 2) if fewest == 16 else some, many
     wide = head_dim > 128
     if dtype == torch.float32:  # its products are not the tensor cores' own
         few = Tile(fewest, 16 if wide else 32, 4, 2, 2, 2)
@@ -73,6 +91,7 @@ class GpuBackend:
     """Attention by one kernel for all reads of a step, whatever they are, and one that merges.
 
     n_heads: of queries; windows: see `by_layer`; cap: of scores, 0: none. tiles: see `tiles_for`.
+    values: of a pool of latents, how many numbers of each are its value.
     """
 
     def __init__(
@@ -83,24 +102,29 @@ class GpuBackend:
         windows: Sequence[int | None] = (),
         cap: float = 0.0,
         tiles: tuple[Tile, Tile] | None = None,
+        values: int = 0,
     ) -> None:
         self.pool, self.n_heads, self.cap = pool, n_heads, cap
-        self.group = n_heads // pool.n_kv_heads
+        self.values, queries = values or pool.head_dim, n_heads // pool.n_kv_heads
         self.place, self.attend, self.merge = map(Launch, (place, attend, merge))
         self._windows = windows
         # On the CPU it is Triton's interpreter that computes.
         self.processors, self.precision, wgmma = 3, "wide", True
         if pool.device.type == "cuda":
-            found = torch.cuda.get_device_properties(pool.device)
-            self.processors, wgmma = found.multi_processor_count, found.major == 9
+            gpu = torch.cuda.get_device_properties(pool.device)
+            self.processors, wgmma = gpu.multi_processor_count, gpu.major == 9
             self.precision = "tf32x3" if pool.dtype == torch.float32 else "tf32"
-        self.tiles = tiles or tiles_for(self.group, pool.head_dim, pool.dtype, wgmma=wgmma)
+        found = tiles_for(queries, pool.head_dim, pool.dtype, wgmma=wgmma, latent=pool.latent)
+        self.tiles = tiles or found
+        most = min(tile.queries for tile in self.tiles)
+        # Heads that share a key head, and that a tile has of one token.
+        self.group = next(n for n in range(queries, 0, -1) if n <= most and queries % n == 0)
         self.sharing = Sharing(
             # Rows with more fill tiles of their own.
             largest=max(64 // self.group, 1),
             fewest=1,
             # A part is written and read: as long as reading twice a group's tokens takes.
-            shortest=max(2 * self.group, 64),
+            shortest=max((4 if pool.latent else 2) * queries, 64),
             least_saved=(1 << 21) // (pool.n_kv_heads * pool.head_dim),
             least_view=sys.maxsize,  # slots are the table's: a read is one stretch of a context
         )
@@ -109,25 +133,34 @@ class GpuBackend:
         self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
     ) -> Attend:
         """See `AttentionBackend`."""
-        pool, sending = self.pool, staging or Sending(table.device)
-        most = PARTS_BYTES // (4 * self.n_heads * (pool.head_dim + 2))
-        fixed = sending.tokens > 0
-        if fixed:
-            most = self._most_parts(sending.tokens)
+        sending, apart = staging or Sending(table.device), self.pool.windows is not None
+        make = partial(self._attention, table, slots, sending)
+        return by_layer(plan, self._windows, make, apart=apart, fixed=sending.tokens > 0)
 
-        def make(its: AttentionPlan, window: int | None, own: bool) -> GpuAttention:
-            reads = self.reads(its, table.stride(0), window)
-            if reads.n_parts > most and its.shared:
-                reads = self.reads(its.alone(), table.stride(0), window)
-            if fixed:
-                reads = reads.fixed(most)
-            places = pool.window_slots if own else None
-            numbers = sending.put(reads.numbers, self._room(sending.tokens))
-            memory = table, places, slots, numbers
-            return GpuAttention(self, reads, window or 0, memory)
+    def reading(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None
+    ) -> GpuAttention:
+        """See `LatentReader`."""
+        return self._attention(table, slots, staging or Sending(table.device), plan, None, False)
 
-        apart = pool.windows is not None
-        return by_layer(plan, self._windows, make, apart=apart, fixed=fixed)
+    def _attention(
+        self,
+        table: Tensor,
+        slots: Tensor,
+        sending: Sending,
+        plan: AttentionPlan,
+        window: int | None,
+        own: bool,
+    ) -> GpuAttention:
+        most = self._most_parts(sending.tokens)
+        reads = self.reads(plan, table.stride(0), window)
+        if reads.n_parts > most and plan.shared:
+            reads = self.reads(plan.alone(), table.stride(0), window)
+        if sending.tokens:
+            reads = reads.fixed(most)
+        places = self.pool.window_slots if own else None
+        numbers = sending.put(reads.numbers, self._room(sending.tokens))
+        return GpuAttention(self, reads, window or 0, (table, places, slots, numbers))
 
     def numbers(self, tokens: int) -> int:
         """See `RecordableBackend`."""
@@ -142,11 +175,12 @@ class GpuBackend:
         return _HEADER + fields * pieces + 2 * tokens + 1 + self._most_parts(tokens)
 
     def _most_parts(self, tokens: int) -> int:
-        return PARTS_OF_A_TOKEN * (tokens + 64)
+        most = PARTS_BYTES // (4 * self.n_heads * (self.values + 2))
+        return min(PARTS_OF_A_TOKEN * (tokens + 64), most) if tokens else most
 
     def _wanted(self, tile: Tile) -> int:
         """How many reads keep the GPU busy."""
-        return max(self.processors * tile.programs // self.pool.n_kv_heads, 1)
+        return max(self.processors * tile.programs * self.group // self.n_heads, 1)
 
     def reads(self, plan: AttentionPlan, width: int, window: int | None) -> GpuReads:
         """Make the reads of layers with this window. width: of the request table."""
@@ -187,6 +221,21 @@ class GpuBackend:
             kinds[kind] = cut_evenly(kinds[kind], tile.tokens, tile.least, self._wanted(tile))
         tokens = sum(span.n_new for span in plan.rows)
         return GpuReads.of(kinds[0], kinds[1], tokens)
+
+
+class GpuLatentBackend(LatentBackend):
+    """Attention over latents as they are by the same kernels; what it needs else is torch's."""
+
+    def __init__(
+        self, pool: KVPool, expansions: Sequence[Expansion], index: IndexSizes | None = None
+    ) -> None:
+        up = expansions[0]
+        self.kernels = GpuBackend(pool, up.n_heads, values=up.sizes.rank)
+        super().__init__(pool, expansions, self.kernels, index)
+
+    def numbers(self, tokens: int) -> int:
+        """See `RecordableBackend`."""
+        return self.kernels.numbers(tokens)
 
 
 class GpuReads(NamedTuple):
@@ -247,17 +296,25 @@ class GpuAttention:
         sinks: Tensor | None = None,
     ) -> Tensor:
         """See `Attend`."""
-        backend, size = self._backend, self._backend.pool.head_dim
-        pool = backend.pool
-        given = pool.keys[layer], pool.values[layer], pool.scales[layer] if pool.coded else None
+        pool = self._backend.pool
         own = pool.shapes[layer].source is None
-        self._placed(qkv, rotation, norm, given, pool.n_kv_heads if own else 0)
-        out = qkv.new_empty(qkv.shape[0], backend.n_heads * size)
+        self._placed(qkv, rotation, norm, self._given(layer), pool.n_kv_heads if own else 0)
+        return self.read(layer, qkv, sinks)
+
+    def _given(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        pool = self._backend.pool
+        return pool.keys[layer], pool.values[layer], pool.scales[layer] if pool.coded else None
+
+    def read(self, layer: int, qkv: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """See `Reading`."""
+        backend, pool, given = self._backend, self._backend.pool, self._given(layer)
+        size, values = pool.head_dim, backend.values
+        out = qkv.new_empty(qkv.shape[0], backend.n_heads * values)
         # New in each layer: what a step kept would be gone when its recorded calls are made again.
         rows = self._n_parts * backend.n_heads
-        parts, states = (torch.empty(rows, n, device=qkv.device) for n in (size, 2))
-        numbers, scale = self._numbers, size**-0.5
-        heads = {"HEADS": backend.n_heads, "SIZE": size, "D": max(power_of_two(size), 16)}
+        parts, states = (torch.empty(rows, n, device=qkv.device) for n in (values, 2))
+        numbers, scale, rest = self._numbers, size**-0.5, size - values
+        heads = {"HEADS": backend.n_heads, "D": max(power_of_two(values), 16)}
         key = self._window, self._places is None, sinks is None, qkv.stride(0), aligned(qkv)
         for kind in self._kinds:
             tile = backend.tiles[kind]
@@ -268,7 +325,11 @@ class GpuAttention:
                 (qkv, *reads, out, parts, states, sinks, qkv.stride(0), scale),
                 {
                     "KIND": kind,
+                    "GROUP": backend.group,
                     "KV": pool.n_kv_heads,
+                    "SIZE": size,
+                    "VALUES": values,
+                    "E": max(power_of_two(rest), 16) if rest else 0,
                     "WINDOW": self._window,
                     "CAP": backend.cap,
                     "M": tile.queries,
@@ -282,7 +343,9 @@ class GpuAttention:
         if self._n_parts:
             made = numbers, parts, states, out, sinks
             programs = 8 * backend.processors
-            backend.merge(sinks is None, (programs,), made, {"J": _PARTS_AT_ONCE, **heads})
+            backend.merge(
+                sinks is None, (programs,), made, {"SIZE": values, "J": _PARTS_AT_ONCE, **heads}
+            )
         return out
 
     def _placed(

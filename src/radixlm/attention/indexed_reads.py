@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from radixlm.attention.plan import AttentionPlan, RowSpan
 from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
+from radixlm.memory.staging import Sending
 
 # Tokens that read together, so that what they are multiplied by stays small.
 _BLOCK = 64
@@ -65,11 +67,12 @@ class IndexedReads:
         reader: PoolReader,
         slots: Tensor,
         rows: Sequence[ChoosingRow],
+        sending: Sending,
     ) -> None:
         self._pool, self._sizes, self._scorer, self._reader = pool, sizes, scorer, reader
         self._slots, self._rows = slots, rows
         tokens = [token for row in rows for token in range(row.first, row.stop)]
-        self._tokens = torch.tensor(tokens, dtype=torch.int64, device=slots.device)
+        self._tokens = sending.put(np.array(tokens, dtype=np.int64))
         # Of each of these tokens the slots that it reads, in the context's order.
         shape = len(tokens), sizes.chosen
         self._table = torch.empty(shape, dtype=torch.int32, device=slots.device)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,13 +24,15 @@ from radixlm.attention.attend import Attend, Reading
 from radixlm.attention.index_scores import IndexScorer
 from radixlm.attention.indexed_reads import ChoosingRow, IndexedReads, choosing
 from radixlm.attention.plan import AttentionPlan, RowSpan, Sharing
+from radixlm.attention.reads import Numbers
 from radixlm.attention.torch_parts import attend_part, merge
+from radixlm.kernels.gpu_launch import Launch, aligned, power_of_two, row_kernel
 from radixlm.layers.expansion import Expansion, LatentSizes
 from radixlm.layers.index_keys import IndexSizes
 from radixlm.layers.linear import QueryKeyNorm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool
-from radixlm.memory.staging import Sending
+from radixlm.memory.staging import NoPlaceError, Sending
 
 # Tokens of a context that are expanded together.
 _PIECE = 512
@@ -37,6 +40,8 @@ _PIECE = 512
 _LEAST_NEW = 16
 # A product of expanding takes as long as this many of the absorbed: docs/adr/0038-latents.md.
 _DEARER = 2
+# Of queries, that a program of a GPU places.
+_HEADS_AT_ONCE = 8
 
 
 class LatentReader(Protocol):
@@ -44,7 +49,13 @@ class LatentReader(Protocol):
 
     sharing: Sharing
 
-    def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> Reading: ...
+    def reading(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
+    ) -> Reading:
+        """slots: as many as the plan has tokens, which the reader does not write. staging: see
+        `AttentionBackend`.
+        """
+        ...
 
 
 class LatentBackend:
@@ -61,36 +72,38 @@ class LatentBackend:
     ) -> None:
         self._pool, self._expansions, self._reader = pool, expansions, reader
         self._index, self._scorer = index, None if index is None else IndexScorer(index, pool)
+        self._place = row_kernel("place_latents", pool.device.type)
         largest = min(reader.sharing.largest, least_expanded(expansions[0].sizes) - 1)
         self.sharing = reader.sharing._replace(largest=max(largest, 1))
 
     def prepare(
         self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None, /
     ) -> Attend:
-        """See `AttentionBackend`. Its own numbers are not staged."""
-        made: list[LatentAttention] = []
-        sending = staging or Sending(table.device)
-        sending.after(lambda: made.append(self._prepared(plan, table, slots)))
-        return lambda *given: made[0](*given)
-
-    def _prepared(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> LatentAttention:
-        sizes = self._expansions[0].sizes
+        """See `AttentionBackend`. Raises NoPlaceError for rows whose context is expanded in a step
+        of a fixed size: their calls are not those of others.
+        """
+        sending, sizes = staging or Sending(table.device), self._expansions[0].sizes
         rows, indexed = list(plan.rows), None
         if self._index is not None and self._scorer is not None:
             rows, choose = _parted(plan.rows, self._index.chosen, table)
             given = self._pool, self._index, self._scorer, self._reader
-            indexed = IndexedReads(*given, slots, choose)
+            indexed = IndexedReads(*given, slots, choose, sending)
         large = [span for span in rows if pays_expanded(span, sizes)]
+        if large and sending.tokens:
+            raise NoPlaceError("a context is expanded")
         small = [span for span in rows if span not in large]
         few, tokens = plan, None
         if small != list(plan.rows):
-            few, tokens = _only(plan, small, slots.device)
+            few, numbers = _only(plan, small)
+            tokens = sending.put(numbers)
         reading = None
         if few.rows:
-            its = slots if tokens is None else slots[tokens]
-            reading = self._reader.reading(few, table, its)
-        whole = [_Whole(span, table[span.table_row, : span.end].long()) for span in large]
-        return LatentAttention(self._pool, self._expansions, slots, tokens, reading, whole, indexed)
+            its = slots if tokens is None else slots[: tokens.numel()]
+            reading = self._reader.reading(few, table, its, sending)
+        whole = [_Whole(span, table[span.table_row, : span.end]) for span in large]
+        return LatentAttention(
+            self._pool, self._expansions, slots, tokens, reading, whole, indexed, self._place
+        )
 
 
 def least_expanded(sizes: LatentSizes) -> int:
@@ -136,9 +149,7 @@ def _parted(
     return others, made
 
 
-def _only(
-    plan: AttentionPlan, rows: Sequence[RowSpan], device: torch.device
-) -> tuple[AttentionPlan, Tensor]:
+def _only(plan: AttentionPlan, rows: Sequence[RowSpan]) -> tuple[AttentionPlan, Numbers]:
     """The plan of these rows, as if they were all, and which tokens of the step they have. rows: of
     the plan, perhaps without their last new tokens.
     """
@@ -153,11 +164,11 @@ def _only(
         if first < stop:
             shared.append(read._replace(first=first, stop=stop))
     few = AttentionPlan(tuple(shared), tuple(made), sum(span.end for span in made))
-    return few, torch.tensor(tokens, dtype=torch.int64, device=device)
+    return few, np.array(tokens, dtype=np.int64)
 
 
 class _Whole(NamedTuple):
-    """A row whose context is expanded. slots: (context,) int64."""
+    """A row whose context is expanded. slots: (context,) int32."""
 
     span: RowSpan
     slots: Tensor
@@ -169,6 +180,7 @@ class LatentAttention:
     qkv: of each new token the heads' queries, plain and then turned numbers, and its latent row.
     Behind these there may be what the index has of it. tokens: those of the step that `reading` is
     for; None: all. whole: rows of the others, but for those that choose their keys, in `indexed`.
+    place: `gpu_rows.place_latents`, where it can be launched.
     """
 
     def __init__(
@@ -180,8 +192,9 @@ class LatentAttention:
         reading: Reading | None,
         whole: Sequence[_Whole],
         indexed: IndexedReads | None,
+        place: Launch | None,
     ) -> None:
-        self._pool, self._expansions, self._slots = pool, expansions, slots
+        self._pool, self._expansions, self._slots, self._place = pool, expansions, slots, place
         self._tokens, self._reading, self._whole = tokens, reading, whole
         self._indexed = indexed
         # Of a piece's keys and values; torch's kernel wants both as wide. Fresh memory for each
@@ -209,11 +222,14 @@ class LatentAttention:
         )
         if self._indexed is not None:
             self._indexed.choose(layer, index, rotation)
-        row[:, sizes.rank :] = rotation.turned(row[:, None, sizes.rank :])[:, 0]
-        self._pool.keys[layer].index_copy_(0, self._slots, row.unsqueeze(1))
         q = queries.view(-1, heads, sizes.key)
-        q[..., sizes.plain :] = rotation.turned(q[..., sizes.plain :])
-        q = rotation.multiplied(q)
+        if self._place is not None:
+            self._placed(self._place, layer, qkv, rotation)
+        else:
+            row[:, sizes.rank :] = rotation.turned(row[:, None, sizes.rank :])[:, 0]
+            self._pool.keys[layer].index_copy_(0, self._slots, row.unsqueeze(1))
+            q[..., sizes.plain :] = rotation.turned(q[..., sizes.plain :])
+            q = rotation.multiplied(q)
         if self._reading is not None and self._tokens is None:
             return self._absorbed(self._reading, layer, q).flatten(1)
         out = q.new_empty(q.shape[0], heads, sizes.values)
@@ -228,6 +244,26 @@ class LatentAttention:
                 out[tokens] = self._absorbed(reading, layer, q[tokens])
         return out.flatten(1)
 
+    def _placed(self, place: Launch, layer: int, qkv: Tensor, rotation: Rotation) -> None:
+        """Turn queries, in place, and put each token's row into the pool."""
+        sizes, heads = self._expansions[layer].sizes, self._expansions[layer].n_heads
+        keys, stride = self._pool.keys[layer], qkv.stride(0)
+        place(
+            (rotation.factors is None, stride, aligned(qkv)),
+            (qkv.shape[0], heads // _HEADS_AT_ONCE + 1),
+            (qkv, *rotation, self._slots, keys, stride),
+            {
+                "HEADS": heads,
+                "PLAIN": sizes.plain,
+                "RANK": sizes.rank,
+                "TURNED": sizes.turned,
+                "P": power_of_two(sizes.plain),
+                "R": power_of_two(sizes.rank),
+                "T": power_of_two(sizes.turned // 2),
+                "BLOCK": _HEADS_AT_ONCE,
+            },
+        )
+
     def _absorbed(self, reading: Reading, layer: int, q: Tensor) -> Tensor:
         """(tokens, heads, key) -> (tokens, heads, values)."""
         up = self._expansions[layer]
@@ -235,9 +271,9 @@ class LatentAttention:
         # Kernels divide by the root of what they take for a head's size.
         factor = up.scale * math.sqrt(sizes.row)
         made = q.new_empty(q.shape[0], up.n_heads, sizes.row)
-        made[..., : sizes.rank] = up.absorbed(q[..., : sizes.plain]).mul_(factor)
-        made[..., sizes.rank :] = q[..., sizes.plain :].float() * factor
-        mixed = reading.read(layer, made.flatten(1)).view(made.shape)
+        torch.mul(up.absorbed(q[..., : sizes.plain]), factor, out=made[..., : sizes.rank])
+        torch.mul(q[..., sizes.plain :], factor, out=made[..., sizes.rank :])
+        mixed = reading.read(layer, made.flatten(1)).unflatten(1, (up.n_heads, -1))
         return up.values_of(mixed[..., : sizes.rank]).to(q.dtype)
 
     def _expanded(self, layer: int, q: Tensor, slots: Tensor) -> Tensor:

@@ -81,9 +81,12 @@ class TorchBackend:
         apart = self._pool.windows is not None
         return by_layer(plan, self._windows, partial(TorchAttention, *given), apart=apart)
 
-    def reading(self, plan: AttentionPlan, table: Tensor, slots: Tensor) -> TorchAttention:
+    def reading(
+        self, plan: AttentionPlan, table: Tensor, slots: Tensor, staging: Sending | None = None
+    ) -> TorchAttention:
         """The reads that `prepare` gives where no layer has a window."""
-        given = self._pool, table, slots, self._group_tokens, self._cap, Sending(table.device)
+        sending = staging or Sending(table.device)
+        given = self._pool, table, slots, self._group_tokens, self._cap, sending
         return TorchAttention(*given, plan, None, False)
 
 

@@ -40,53 +40,68 @@ def attend(
     scale,
     KIND: tl.constexpr,
     HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
     KV: tl.constexpr,
     SIZE: tl.constexpr,
+    VALUES: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
     M: tl.constexpr,
     N: tl.constexpr,
     D: tl.constexpr,
+    E: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute reads: a program takes every n-th unit of work, a read of one key head.
+    """Compute reads: a program takes every n-th unit of work, a read by GROUP heads of a key head.
 
     parts, states: a row of each head's sum, not divided, and the largest score and the sum of
-    weights. sinks: or None. KIND: which reads. SIZE: of heads, of which D are computed. M: queries,
-    those of a token that share a key head next to each other. Others: see `_over`.
+    weights. sinks: or None. KIND: which reads. M: queries, a token's next to each other. D, E: as
+    how many VALUES, and what a key has beside them, are computed; E 0: values are no latents.
     """
-    GROUP: tl.constexpr = HEADS // KV
-    count = tl.load(numbers + 2 * KIND) * KV
+    UNITS: tl.constexpr = HEADS // GROUP
+    count = tl.load(numbers + 2 * KIND) * UNITS
     reads = numbers + tl.load(numbers + 2 * KIND + 1)
-    m, d = tl.arange(0, M), tl.arange(0, D)
-    unit = tl.program_id(0).to(tl.int64)
+    m, unit = tl.arange(0, M), tl.program_id(0).to(tl.int64)
     while unit < count:
-        read, head = reads + unit // KV * FIELDS, unit % KV
+        read, head = reads + unit // UNITS * FIELDS, unit % UNITS
         live, h = m // GROUP < tl.load(read + 1), head * GROUP + m % GROUP
-        whole = live[:, None] & (d < SIZE)[None, :]
         token = tl.load(read) + m // GROUP
-        x = tl.load(q + token[:, None] * q_stride + h[:, None] * SIZE + d[None, :], whole, 0.0)
+        at = q + token * q_stride + h * SIZE
+        rest = _numbers(at, live, VALUES, SIZE, E) if E > 0 else None
         acc, total, top = _over(
-            x, keys, values, scales, table, places, read, head, scale, GROUP, KV, SIZE,
-            WINDOW, CAP, M, N, D, PRECISION,
+            _numbers(at, live, 0, VALUES, D), rest, keys, values, scales, table, places, read,
+            head * KV // UNITS, scale, GROUP, KV, SIZE, VALUES, WINDOW, CAP, N, PRECISION,
         )  # fmt: skip
         part = tl.load(read + 6)
         if part < 0:
             if sinks is not None:
                 acc, total = _with_sink(acc, total, top, tl.load(sinks + h, live, 0.0))
-            into = (token * HEADS + h)[:, None] * SIZE + d[None, :]
-            tl.store(out + into, (acc / total[:, None]).to(out.dtype.element_ty), whole)
+            _put(out + (token * HEADS + h) * VALUES, acc / total[:, None], live, VALUES)
         else:
             row = (part + m // GROUP) * HEADS + h
-            tl.store(parts + row[:, None] * SIZE + d[None, :], acc, whole)
+            _put(parts + row * VALUES, acc, live, VALUES)
             tl.store(states + 2 * row, top, live)
             tl.store(states + 2 * row + 1, total, live)
         unit += tl.num_programs(0)
 
 
 @triton.jit
+def _numbers(at, here, FIRST: tl.constexpr, STOP: tl.constexpr, D: tl.constexpr):
+    """Numbers [FIRST, STOP) of each row that is `here`, as D; others, and behind them, are 0."""
+    d = FIRST + tl.arange(0, D)[None, :]
+    return tl.load(at[:, None] + d, here[:, None] & (d < STOP), 0)
+
+
+@triton.jit
+def _put(at, x, here, SIZE: tl.constexpr):
+    d = tl.arange(0, x.shape[1])[None, :]
+    tl.store(at[:, None] + d, x.to(at.dtype.element_ty), here[:, None] & (d < SIZE))
+
+
+@triton.jit
 def _over(
     x,
+    rest,
     keys,
     values,
     scales,
@@ -98,53 +113,67 @@ def _over(
     GROUP: tl.constexpr,
     KV: tl.constexpr,
     SIZE: tl.constexpr,
+    VALUES: tl.constexpr,
     WINDOW: tl.constexpr,
     CAP: tl.constexpr,
-    M: tl.constexpr,
     N: tl.constexpr,
-    D: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Queries of one key head, (M, D), over what a read names: sum, weights, largest scores.
 
+    rest: (M, E) of queries over latents, whose first VALUES numbers are their value; or None.
     scales: of a pool in int8, places: of each slot the layers' own; or None. WINDOW: tokens that
     one sees, itself included, CAP: of scores; 0: none. N: tokens at a time.
     """
+    M: tl.constexpr = x.shape[0]
     slots, length = table + tl.load(read + 2), tl.load(read + 3).to(tl.int32)
     seen = (tl.load(read + 4).to(tl.int32) + tl.arange(0, M) // GROUP)[:, None]
-    d = tl.arange(0, D)
-    inside = d < SIZE
-    acc, total = tl.zeros([M, D], tl.float32), tl.zeros([M], tl.float32)
+    acc, total = tl.zeros(x.shape, tl.float32), tl.zeros([M], tl.float32)
     top = tl.full([M], float("-inf"), tl.float32)
     for start in range(0, length, N):
         n = start + tl.arange(0, N)
         here = n < length
-        slot = tl.load(slots + n, here, 0)
-        if places is not None:
-            slot = tl.load(places + slot, here, 0)
-        slot = slot.to(tl.int64)
+        slot = _slot(slots + n, here, places)
         row = slot * KV + head
-        k = tl.load(keys + row[None, :] * SIZE + d[:, None], here[None, :] & inside[:, None], 0)
+        k = _numbers(keys + row * SIZE, here, 0, VALUES, x.shape[1])
         if scales is not None:
             k = k.to(tl.float32)
-        s = dot(x, k.to(x.dtype), PRECISION) * (scale if CAP > 0 else scale * LOG2E)
+        s = dot(x, tl.trans(k.to(x.dtype)), PRECISION)
+        if rest is not None:
+            more = _numbers(keys + row * SIZE, here, VALUES, SIZE, rest.shape[1])
+            s = dot(rest, tl.trans(more), PRECISION, s)
+        s *= scale if CAP > 0 else scale * LOG2E
         if scales is not None:
             s = s * tl.load(scales + row + slot * KV, here, 0.0)[None, :]
-        if CAP > 0:
-            s = (CAP * LOG2E) * (2 * tl.sigmoid(s * (2 / CAP)) - 1)
-        shown = here[None, :] & (n[None, :] < seen)
-        if WINDOW > 0:
-            shown = shown & (n[None, :] >= seen - WINDOW)
-        s = tl.where(shown, s, float("-inf"))
+        s = _shown(s, n[None, :], seen, here[None, :], WINDOW, CAP)
         new = tl.maximum(top, tl.max(s, 1))
         base = tl.where(new == float("-inf"), 0.0, new)
         p, shrink = tl.exp2(s - base[:, None]), tl.exp2(top - base)
         top, total = new, total * shrink + tl.sum(p, 1)
-        v = tl.load(values + row[:, None] * SIZE + d[None, :], here[:, None] & inside[None, :], 0)
+        v = k if rest is not None else _numbers(values + row * SIZE, here, 0, SIZE, x.shape[1])
         if scales is not None:
             v, p = v.to(tl.float32), p * tl.load(scales + row + slot * KV + KV, here, 0.0)[None, :]
         acc = dot(p.to(x.dtype), v.to(x.dtype), PRECISION, acc * shrink[:, None])
     return acc, total, top
+
+
+@triton.jit
+def _slot(at, here, places):
+    slot = tl.load(at, here, 0)
+    if places is not None:
+        slot = tl.load(places + slot, here, 0)
+    return slot.to(tl.int64)
+
+
+@triton.jit
+def _shown(s, n, seen, here, WINDOW: tl.constexpr, CAP: tl.constexpr):
+    """Scores, capped, of what is seen."""
+    if CAP > 0:
+        s = (CAP * LOG2E) * (2 * tl.sigmoid(s * (2 / CAP)) - 1)
+    shown = here & (n < seen)
+    if WINDOW > 0:
+        shown = shown & (n >= seen - WINDOW)
+    return tl.where(shown, s, float("-inf"))
 
 
 @triton.jit

@@ -132,9 +132,10 @@ def why_eager(model: object, pool: KVPool) -> tuple[str, ...]:
         return ("transformers' modules",)
     heads = {shape[:2] for shape in pool.shapes if shape.n_kv_heads}
     ours = {  # of attention, which is torch's there
-        "latents": bool(model.expansions),
+        "an index": model.config.traits.indexer is not None,
         "heads of several shapes": len(heads) > 1,
-        f"heads of more than {LARGEST_HEAD}": any(size > LARGEST_HEAD for _, size in heads),
+        f"heads of more than {LARGEST_HEAD}": not pool.latent
+        and any(size > LARGEST_HEAD for _, size in heads),
         "no attention": not heads,
     }
     return (*model.on_host, *(name for name, there in ours.items() if there))

@@ -9,15 +9,19 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from radixlm.attention.plan import ChunkSize, Sharing, make_plan
+from radixlm.kernels import gpu_launch
 from radixlm.kernels.gpu_launch import Launch
 from radixlm.layers.linear import QueryKeyNorm, RMSNorm, add_norm
 from radixlm.layers.rotary import Rotation
 from radixlm.memory.pools import KVPool, LayerShape
 from radixlm.products.compiled import TensorOptions, gated
+from radixlm.runner.step_graphs import RecordableBackend
+from tests.tensor.attention import test_latents
 from tests.tensor.attention_cases import (
     ALL_BACKENDS,
     EVERYTHING,
@@ -26,9 +30,11 @@ from tests.tensor.attention_cases import (
     Case,
     Heads,
     Path,
+    attention,
     in_codes,
     make_case,
     make_tree_case,
+    random_tree,
     reference,
     run,
     worst_in_trees,
@@ -64,7 +70,9 @@ def off(case: Case, sharing: Sharing | None = None, window: int | None = None) -
     return (out.double() - reference(case, window)).abs().max().item()
 
 
-@pytest.mark.parametrize("heads", [Heads(9, 3, 10), Heads(20, 1, 24), Heads(2, 2, 40)], ids=str)
+@pytest.mark.parametrize(
+    "heads", [Heads(9, 3, 10), Heads(20, 1, 24), Heads(2, 2, 40), Heads(2, 1, 300)], ids=str
+)
 def test_any_shape_of_heads(heads: Heads) -> None:
     shapes = [(70, 1), (3, 9), (0, 40)]
     case = make_case(shapes, heads, torch.float32, "cpu", seed=1, scattered=True)
@@ -133,6 +141,31 @@ def test_queries_and_keys_are_placed_as_by_torch(norm: str | None, coded: bool) 
         assert not coded or (one != other).float().mean() < 0.01
 
 
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 5e-6), (torch.bfloat16, 4e-2)])
+def test_latents_over_trees(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, near: float
+) -> None:
+    """Absorbed; and the last row of the last step, a prompt, expanded beside others."""
+    monkeypatch.setattr(gpu_launch, "DEVICES", ("cpu",))
+    for seed, page in enumerate((0, 1, 4)):
+        paths = random_tree(np.random.default_rng(seed), depth=3, page=page)[:5]
+        paths += [Path((), 9, 60)] if seed == 2 else []
+        step = test_latents.make_step(paths, dtype, seed=seed, page=page)
+        assert isinstance(test_latents.backend_of(step, "compiled"), RecordableBackend)
+        test_latents.check(step, "compiled", near)
+
+
+def test_heads_of_a_token_that_no_tile_has_room_for() -> None:
+    module = importlib.import_module("radixlm.attention.gpu_backend")
+    tiles = (module.Tile(16, 16, 4, 2, 2, 2),) * 2
+    shapes, heads = [(70, 1), (3, 9)], Heads(72, 2, 10)
+    case = make_case(shapes, heads, torch.float32, "cpu", seed=1, scattered=True)
+    backend = ALL_BACKENDS["gpu"](case.pool, 72, tiles=tiles)
+    assert backend.group == 12
+    out = attention(backend.prepare(make_plan(case.rows), case.table, case.slots), case)
+    assert (out.double() - reference(case)).abs().max() < 5e-6
+
+
 def test_a_layer_that_reads_another_s_keys() -> None:
     case = make_case([(0, 9), (0, 3)], HEADS, torch.float32, "cpu", seed=6, scattered=True)
     shapes = LayerShape(2, 16), LayerShape(2, 16, source=0)
@@ -173,7 +206,7 @@ def test_what_compiled_kernels_take() -> None:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     said = subprocess.check_output(command, env=kept, text=True)  # noqa: S603
     rows = [json.loads(line) for line in said.splitlines()]
-    kernels = {"place", "attend", "merge", "add_norm", "gated", "multiply", "fill"}
+    kernels = {"place", "place_latents", "attend", "merge", "add_norm", "gated", "multiply", "fill"}
     assert {row["kernel"] for row in rows} == kernels
     for row in rows:
         assert row["stack"] <= {90: 0, 80: 16}[row["capability"]], row

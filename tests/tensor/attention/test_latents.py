@@ -37,48 +37,61 @@ class Step(NamedTuple):
     expansions: list[Expansion]
 
 
-def make_step(paths: Sequence[Path], dtype: torch.dtype, *, seed: int, page: int = 0) -> Step:
+def make_step(
+    paths: Sequence[Path],
+    dtype: torch.dtype,
+    *,
+    seed: int,
+    page: int = 0,
+    device: torch.device = CPU,
+    sizes: LatentSizes = SIZES,
+    n_heads: int = HEADS,
+) -> Step:
     """Two layers; slots that no row has hold NaN."""
-    heads = Heads(HEADS, 1, SIZES.row)
-    case = make_tree_case(paths, heads, dtype, "cpu", seed=seed, page=page)
+    case = make_tree_case(paths, Heads(n_heads, 1, 8), dtype, device, seed=seed, page=page)
     draw = torch.Generator().manual_seed(seed)
-    pool = KVPool(2, case.pool.capacity, 1, SIZES.row, dtype, latent=True)
+    pool = KVPool(2, case.pool.capacity, 1, sizes.row, dtype, device, latent=True)
     pool.keys[1].fill_(torch.nan)
     for row in case.rows:
         before = case.table[row.row, : row.start].long()
-        old = torch.randn(before.numel(), 1, SIZES.row, generator=draw).to(dtype)
+        old = torch.randn(before.numel(), 1, sizes.row, generator=draw).to(device, dtype)
         pool.keys[1].index_copy_(0, before, old)
     total = case.slots.numel()
-    width = HEADS * SIZES.key + SIZES.row
-    qkv = torch.randn(total, width, generator=draw).to(dtype)
-    angles = torch.randn(total, SIZES.turned // 2, generator=draw)
-    rotation = Rotation(torch.cat((angles.cos(), angles.sin()), dim=1).to(dtype))
-    options = TensorOptions(dtype, CPU)
-    expansions = [Expansion(SIZES, HEADS, 0.2, options) for _ in range(2)]
+    width = n_heads * sizes.key + sizes.row
+    qkv = torch.randn(total, width, generator=draw).to(device, dtype)
+    angles = torch.randn(total, sizes.turned // 2, generator=draw)
+    rotation = Rotation(torch.cat((angles.cos(), angles.sin()), dim=1).to(device, dtype))
+    options = TensorOptions(dtype, device)
+    scale = 0.2 if sizes == SIZES else sizes.key**-0.5
+    expansions = [Expansion(sizes, n_heads, scale, options) for _ in range(2)]
     for each in expansions:
-        each.weight.normal_(0, SIZES.rank**-0.5, generator=draw)
+        drawn = torch.randn(each.weight.shape, generator=draw)
+        each.weight.copy_(drawn * sizes.rank**-0.5)
     return Step(case.rows, pool, case.table, case.slots, qkv, rotation, expansions)
 
 
 def expected(step: Step) -> Tensor:
     """By the paper: keys and values of all heads, made of the rows that the pool should hold."""
     up, pool = step.expansions[1], step.pool.keys[1][:, 0].clone()
-    queries, latents, key = step.qkv.split((HEADS * SIZES.key, SIZES.rank, SIZES.turned), dim=1)
+    sizes, heads = up.sizes, up.n_heads
+    queries, latents, key = step.qkv.split((heads * sizes.key, sizes.rank, sizes.turned), dim=1)
     turned = step.rotation.turned(key[:, None])[:, 0]
     pool[step.slots] = torch.cat((latents, turned), dim=1)
-    q = queries.reshape(-1, HEADS, SIZES.key)
-    q = torch.cat((q[..., : SIZES.plain], step.rotation.turned(q[..., SIZES.plain :])), -1).double()
-    weight = up.weight.double().view(HEADS, SIZES.plain + SIZES.values, SIZES.rank)
+    q = queries.reshape(-1, heads, sizes.key)
+    q = torch.cat((q[..., : sizes.plain], step.rotation.turned(q[..., sizes.plain :])), -1).double()
+    weight = up.weight.double().view(heads, sizes.plain + sizes.values, sizes.rank)
     answers, token = [], 0
     for row in step.rows:
         seen = pool[step.table[row.row, : row.stop].long()].double()
-        made = torch.einsum("tr,hdr->htd", seen[:, : SIZES.rank], weight)
-        shared = seen[:, SIZES.rank :].expand(HEADS, -1, -1)
-        keys = torch.cat((made[..., : SIZES.plain], shared), dim=-1)
+        made = torch.einsum("tr,hdr->htd", seen[:, : sizes.rank], weight)
+        shared = seen[:, sizes.rank :].expand(heads, -1, -1)
+        keys = torch.cat((made[..., : sizes.plain], shared), dim=-1)
         new = q[token : token + row.n_new].transpose(0, 1)
-        later = torch.ones(row.n_new, row.stop, dtype=torch.bool).triu(row.start + 1)
+        later = torch.ones(row.n_new, row.stop, dtype=torch.bool, device=q.device).triu(
+            row.start + 1
+        )
         scores = (new @ keys.transpose(1, 2) * up.scale).masked_fill(later, float("-inf"))
-        answers.append((scores.softmax(-1) @ made[..., SIZES.plain :]).transpose(0, 1).flatten(1))
+        answers.append((scores.softmax(-1) @ made[..., sizes.plain :]).transpose(0, 1).flatten(1))
         token += row.n_new
     return torch.cat(answers)
 
@@ -87,7 +100,7 @@ BACKENDS = ("compiled", "torch")
 
 
 def backend_of(step: Step, kind: str) -> LatentBackend:
-    made = make_backend(step.pool, HEADS, expansions=step.expansions)
+    made = make_backend(step.pool, step.expansions[1].n_heads, expansions=step.expansions)
     if kind == "torch":
         made = LatentBackend(step.pool, step.expansions, TorchBackend(step.pool, HEADS))
     assert isinstance(made, LatentBackend)
@@ -96,10 +109,12 @@ def backend_of(step: Step, kind: str) -> LatentBackend:
 
 def check(step: Step, kind: str, tolerance: float, *, sharing: bool = True) -> None:
     wanted, backend = expected(step), backend_of(step, kind)
-    rule = EVERYTHING._replace(largest=backend.sharing.largest) if sharing else None
-    attend = backend.prepare(make_plan(step.rows, rule), step.table, step.slots)
+    least_view = EVERYTHING.least_view if kind == "torch" else backend.sharing.least_view
+    rule = EVERYTHING._replace(largest=backend.sharing.largest, least_view=least_view)
+    plan = make_plan(step.rows, rule if sharing else None)
+    attend = backend.prepare(plan, step.table, step.slots)
     found = attend(1, step.qkv.clone(), step.rotation, None)
-    assert found.shape == (step.qkv.shape[0], HEADS * SIZES.values)
+    assert found.shape == wanted.shape
     assert (found.double() - wanted).abs().max() <= tolerance
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from radixlm.testing.reference import make_checkpoint
+from radixlm.text.model_folder import DEMO_MODEL
 from tests.gpu_table import FAMILIES, FEATURES, PAGE, PART, Row, family, feature, rows_of, table_of
 from tests.pretend_gpu import PretendGpu
 from tests.pretend_ranks import two_ranks
-from tests.tensor.test_pretend_gpu import CPU, PLAIN, same, serve
+from tests.tensor.draft_steps import Steps, draft_always
+from tests.tensor.mtp_layers import make_mtp_checkpoint
+from tests.tensor.test_pretend_gpu import CPU, PLAIN, PROMPTS, asked, same, serve, steps_of
 
 PAGE_TEXT = PAGE.read_text(encoding="utf-8")
 
@@ -49,3 +52,27 @@ def test_a_feature(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert feature(name, tmp_path, gpu, monkeypatch) == said[name]
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "glm4_moe", "deepseek_v3"])
+def test_a_draft_head(
+    gpu: PretendGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """It drafts what it does on the CPU, and asks for as much for many rows as for one: a copy in,
+    and a wait.
+    """
+    draft_always(monkeypatch)
+    mtp = kind != "eagle3"
+    folder = make_mtp_checkpoint(tmp_path / "m", kind) if mtp else DEMO_MODEL
+    flags = {"speculative_algorithm": "mtp" if mtp else kind, "chunked_prefill_size": 2_000}
+    for some in ([asked("a", PROMPTS[0])], PLAIN):
+        steps, made = Steps(monkeypatch), []
+        for device in (gpu.device, CPU):
+            counts = steps_of(serve(folder, device, **flags), gpu, some)
+            made.append(steps.drafts())
+            steps.seen.clear()
+            if device is not CPU:
+                assert max(each.copies for each in counts) == 2
+                assert {each.waits for each in counts} == {1, 2}
+        assert made[0]
+        assert made[0] == made[1]

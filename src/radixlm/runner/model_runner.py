@@ -206,7 +206,8 @@ class ModelRunner:
         head: DraftHead | None = None,
         record: Record | None = None,
     ) -> None:
-        self._head = None if head is None else HeadDrafter(head, kv_pool, req_to_token)
+        self._staging = sending = staging_for(torch.device(device))
+        self._head = None if head is None else HeadDrafter(head, kv_pool, req_to_token, sending)
         kv_pool = kv_pool.model_layers()
         self._states = states
         self._swap, self._vocab = swap, model.config.vocab_size
@@ -215,7 +216,6 @@ class ModelRunner:
         self._model = model
         self._adapters = adapters
         self._req_to_token = req_to_token
-        self._staging = staging_for(torch.device(device))
         config = model.config
         # Of a token, in all layers with a window.
         self._bytes = Counter[int | None]()
@@ -279,7 +279,8 @@ class ModelRunner:
         ]
         ahead: dict[int, tuple[int, ...]] = {}
         if self._head is not None:
-            ahead = self._head.step(batch, forward.slots, drawn)
+            with torch.cuda.device_of(self._req_to_token.table):
+                ahead = self._head.step(batch, forward.slots, drawn)
         return StepResult(
             tokens=tuple(tokens),
             more=MappingProxyType({i: its[1:] for i, its in drawn.items() if its[1:]}),

@@ -11,14 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from radixlm.core.request import Pooled
 from radixlm.memory.staging import NoPlaceError, staging_for
 from radixlm.models import CausalLM
-from radixlm.runner.step_graphs import FixedMemory, record_for, why_eager
+from radixlm.runner.step_graphs import FixedMemory, StepGraphs, record_for, why_eager
 from radixlm.testing.gguf_writer import write_gguf
-from radixlm.testing.quantized_folders import Recipe, quantize_folder, write_mxfp4, write_plain
+from radixlm.testing.quantized_folders import (
+    Recipe,
+    quantize_folder,
+    set_section,
+    write_mxfp4,
+    write_plain,
+)
 from radixlm.testing.reference import make_checkpoint
 from tests.pretend_gpu import Counts, PretendGpu, with_kernels
 from tests.tensor.test_pretend_gpu import (
@@ -91,6 +98,23 @@ def test_numbers_lie_where_the_last_step_s_lay(gpu: PretendGpu) -> None:
         assert (first.storage_offset(), second.storage_offset()) == (0, 4)
     with pytest.raises(NoPlaceError, match="5 numbers, where there is room for 4"):
         memory.put(np.arange(5), 4)
+
+
+class OneNumber:
+    def numbers(self, tokens: int) -> int:
+        return tokens
+
+
+def test_a_step_that_there_is_no_memory_to_record_stays_eager(gpu: PretendGpu) -> None:
+    def record(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        raise torch.OutOfMemoryError
+
+    graphs = StepGraphs(OneNumber(), staging_for(gpu.device), record)
+    memory = graphs.memory(3)
+    assert memory is not None
+    assert graphs.run(memory, lambda: torch.ones(3)).tolist() == [1, 1, 1]
+    assert graphs.memory(4) is None
+    assert graphs.memory(5) is not None
 
 
 def test_no_other_device_records(tmp_path: Path) -> None:
@@ -191,6 +215,25 @@ def test_weights_that_stay_codes_and_experts_are_recorded(
     assert min(step.launches for step in steps) <= 9
     coded = [linear for _, linear in there.model.linears() if not linear.weight.numel()]
     assert write is None or len(coded) >= 2 * there.model.config.n_layers
+
+
+@needs_triton
+@noisy
+def test_experts_that_are_not_alike_are_computed_one_by_one(
+    kernels: PretendGpu, tmp_path: Path
+) -> None:
+    """One of them is not quantized where it goes down: none is computed by all of them together."""
+    base, folder = make_checkpoint(tmp_path / "base", "qwen3_moe", **SIZES), tmp_path / "made"
+    whole = quantize_folder(base, folder, Recipe("pack-quantized"))
+    name, file = "model.layers.1.mlp.experts.0.down_proj", folder / "model.safetensors"
+    stored = {k: v for k, v in load_file(file).items() if not k.startswith(name)}
+    save_file(stored | {f"{name}.weight": whole[f"{name}.weight"]}, file)
+    section = Recipe("pack-quantized").section
+    set_section(folder, section | {"ignore": ["lm_head", name]})
+    there = serve(folder, kernels.device)
+    plain = serve(write_plain(base, tmp_path / "plain", whole), CPU)
+    same(there.answers(requests(3)), plain.answers(requests(3)))
+    assert why_eager(there.model, there.pool) == ("experts",)
 
 
 @needs_triton

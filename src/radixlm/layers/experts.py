@@ -186,7 +186,12 @@ class ExpertMLP:
             return None
         first = Linear.joined([mlp.gate_up for mlp in self._experts])
         second = Linear.joined([mlp.down for mlp in self._experts])
-        return None if first is None or second is None else (first, second)
+        if first is None or second is None:
+            return None
+        for mlp in self._experts:
+            mlp.gate_up.lie_in(first)
+            mlp.down.lie_in(second)
+        return first, second
 
     def _of_all(
         self, products: tuple[GpuProduct, GpuProduct], shared: Shared, taken: Tensor

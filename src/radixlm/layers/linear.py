@@ -214,8 +214,8 @@ class Linear:
 
     @classmethod
     def joined(cls, linears: Sequence[Linear]) -> GpuProduct | None:
-        """One product on a GPU, of rows that each have one of these, without their gates; their
-        weights lie in its memory from then on. None: they are not alike.
+        """One product on a GPU, of rows that each have one of these, without their gates. None:
+        they are not alike.
         """
         first = linears[0]
         if all(linear._packed is None for linear in linears):
@@ -227,10 +227,12 @@ class Linear:
         packed = [linear._packed for linear in linears]
         whole = [each.ungated if isinstance(each, Gated) else each for each in packed]
         known = [each for each in whole if isinstance(each, GpuProduct)]
-        made = GpuProduct.joined(known) if len(known) == len(linears) else None
-        for linear in linears if made is not None else ():
-            linear._packed = made
-        return made
+        return GpuProduct.joined(known) if len(known) == len(linears) else None
+
+    def lie_in(self, whole: GpuProduct) -> None:
+        """Keep no weights but those in a product of many, by which it is computed from now on."""
+        if self._packed is not None:
+            self._packed = whole
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Each part's `<name>.weight` and `<name>.bias`, as views of the stacked memory."""

@@ -83,11 +83,11 @@ class StepGraphs:
 
     def __init__(self, backend: RecordableBackend, staging: Sending, record: Record) -> None:
         self._backend, self._staging, self._record = backend, staging, record
-        self._memory: dict[int, FixedMemory] = {}
+        self._memory: dict[int, FixedMemory | None] = {}
         self._steps: dict[int, Callable[[], Tensor]] = {}
 
     def memory(self, tokens: int) -> FixedMemory | None:
-        """The memory for a step with these; None: they are too many."""
+        """The memory for a step with these; None: they are too many, or could not be recorded."""
         size = next((size for size in _SIZES if size >= tokens), 0)
         if size and size not in self._memory:
             # Tokens, positions, slots, rows of logits; one more each, for places that are even.
@@ -103,7 +103,11 @@ class StepGraphs:
         if recorded is not None:
             return recorded()
         made = work()  # which compiles kernels, too
-        self._steps[memory.tokens] = self._record(work)
+        try:
+            self._steps[memory.tokens] = self._record(work)
+        except torch.OutOfMemoryError:
+            _logger.warning("Steps of %d tokens are not recorded: no memory is left", memory.tokens)
+            self._memory[memory.tokens] = None
         return made
 
 

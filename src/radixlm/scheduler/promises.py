@@ -60,7 +60,9 @@ class Promises:
         for state, row in states:
             state.computed, state.promised = row.known, int(row.samples)
             state.n_tokens += state.promised
-        yield frozenset(state.request.request_id for state, _ in states if not state.room)
-        for state, _ in states:
-            state.n_tokens -= state.promised
-            state.promised = 0
+        try:
+            yield frozenset(state.request.request_id for state, _ in states if not state.room)
+        finally:
+            for state, _ in states:
+                state.n_tokens -= state.promised
+                state.promised = 0

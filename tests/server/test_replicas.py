@@ -20,6 +20,7 @@ from radixlm.cli.top_command import command as top
 from radixlm.core.sampling import SamplingParams
 from radixlm.testing.deployed import REPLICA, ROUTER, Deployed, serving, until
 from scripts.browser import NoBrowserError, chromium, opened
+from tests.batch_parts import check_homes, lines_of
 from tests.otlp_collector import Collector, attributes
 
 pytest.importorskip("ray", reason="Ray has no wheel for this platform")
@@ -242,16 +243,7 @@ def computed_tokens(of: Deployed) -> float:
 
 def test_parts_of_a_batch_go_to_replicas_whole(two: Deployed):
     """Two prefixes, of which each replica computes one."""
-    prompts = [f"{name} {TALE}, and {n}" for n in range(20) for name in ("Ann", "Zoe")]
-    lines = [
-        {
-            "custom_id": f"{n}",
-            "url": "/v1/completions",
-            "body": {"prompt": prompt, "max_tokens": 4, "cache_report": True},
-        }
-        for n, prompt in enumerate(prompts)
-    ]
-    content = "\n".join(map(json.dumps, lines)).encode()
+    content = lines_of(TALE).encode()
     sent = two.client.post("/v1/files", files={"file": content}, data={"purpose": "batch"})
     asked = {"input_file_id": sent.json()["id"], "completion_window": "24h"}
     path = "/v1/batches"
@@ -263,14 +255,7 @@ def test_parts_of_a_batch_go_to_replicas_whole(two: Deployed):
 
     assert until(lambda: now()["status"] == "completed", 120) is not None
     text = two.client.get(f"/v1/files/{now()['output_file_id']}/content").text
-    answers = [json.loads(line) for line in text.splitlines()]
-    assert len(answers) == len(prompts)
-    homes: dict[str, set[str]] = {"Ann": set(), "Zoe": set()}
-    for each in answers:
-        name = prompts[int(each["custom_id"])][:3]
-        homes[name].add(each["response"]["body"]["cache_report"]["replica"])
-    assert [len(each) for each in homes.values()] == [1, 1]
-    assert homes["Ann"] != homes["Zoe"]
+    check_homes(text.splitlines())
 
 
 def test_nothing_is_lost_when_processes_die(two: Deployed):

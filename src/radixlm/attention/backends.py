@@ -40,7 +40,7 @@ from radixlm.core.errors import ConfigError
 from radixlm.kernels.amx import has_tiles
 from radixlm.kernels.code_dots import has_code_dots
 from radixlm.kernels.dots import has_pairs
-from radixlm.kernels.gpu_launch import has_kernels
+from radixlm.kernels.gpu_launch import has_kernels, largest_head
 from radixlm.kernels.jit import COUNTERS
 from radixlm.kernels.openmp import Worker, team, threads_for
 from radixlm.layers.expansion import Expansion
@@ -61,8 +61,6 @@ _OF_A_CALL = {
 _UNITS_PER_THREAD, _READS_PER_THREAD = 8, 4
 # Of parts of contexts, in float32: where tokens would have more, contexts are not cut.
 _PARTS_BYTES = 64 << 20
-# Of kernels in Triton, in 16 bits; in float32 half of it.
-LARGEST_HEAD = 512
 # When to share: fewest, shortest, least saved in tokens x heads x head_dim, measured in
 # docs/adr/0012-cpu-kernels.md.
 SHARING = dict.fromkeys((torch.bfloat16, torch.float32), (4, 256, 48 << 16))
@@ -362,7 +360,7 @@ def _of_any_device(
     pool: KVPool, n_heads: int, cap: float, windows: Sequence[int | None]
 ) -> AttentionBackend:
     """Torch's, or on a GPU the one whose kernels are Triton's, which comes with torch for CUDA."""
-    if pool.head_dim * pool.dtype.itemsize > 2 * LARGEST_HEAD or not has_kernels(pool.device.type):
+    if pool.head_dim > largest_head(pool.dtype) or not has_kernels(pool.device.type):
         return TorchBackend(pool, n_heads, windows=windows, cap=cap)
     return _of_a_gpu("GpuBackend", pool, n_heads, windows=windows, cap=cap)
 

@@ -7,9 +7,11 @@ import importlib.util
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _ALIGNMENT = 16  # bytes, by which Triton compiles other code
+_LARGEST_HEAD_BYTES = 1024
 DEVICES = ("cuda",)
 
 
@@ -26,6 +28,11 @@ def power_of_two(size: int) -> int:
 def has_kernels(device_type: str) -> bool:
     """Whether kernels in Triton can be launched there."""
     return device_type in DEVICES and importlib.util.find_spec("triton") is not None
+
+
+def largest_head(dtype: torch.dtype) -> int:
+    """The numbers of a head that attention in Triton has room for."""
+    return _LARGEST_HEAD_BYTES // dtype.itemsize
 
 
 def row_kernel(name: str, device_type: str) -> Launch | None:

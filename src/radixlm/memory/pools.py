@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -309,6 +310,11 @@ class ReqToTokenPool:
         # The same memory; numpy writes a few numbers ten times as fast.
         self._numbers = self.table.numpy() if self.table.device.type == "cpu" else None
 
+    def send(self, places: npt.NDArray[np.int64], slots: Slots, sending: Sending) -> None:
+        """Have slots listed at places of the table, whose rows follow each other."""
+        given = sending.put(places), sending.put(slots)
+        sending.after(partial(self.table.view(-1).index_copy_, 0, *given))
+
     def apply(self, rows: Iterable[ScheduledRow], staging: Sending | None = None) -> None:
         """Follow a step's rows: of each its remaps in order, then its new slots at [start, stop).
         staging: by which the device gets it, with what lies beside another row after all of it.
@@ -333,8 +339,7 @@ class ReqToTokenPool:
         for changes in turns:
             places = ranges([at for at, _ in changes], [its.size for _, its in changes])
             slots = np.concatenate([its for _, its in changes], dtype=np.int32)
-            given = sending.put(places), sending.put(slots)
-            sending.after(partial(self.table.view(-1).index_copy_, 0, *given))
+            self.send(places, slots, sending)
         for row in siblings:
             beside = self.table[row.beside, : row.start]
             sending.after(partial(self.table[row.row, : row.start].copy_, beside))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, compress
 from typing import NamedTuple
 
@@ -60,7 +59,7 @@ class HeadDrafter:
         """pool: with a layer for the head. sending: of steps."""
         self._head, self._sending = head, sending
         self._pool = pool.head_layer()
-        self._table = table.table
+        self._table, self._list = table.table, table.send
         self._backend = make_backend(self._pool, head.n_heads, expansions=head.expansions)
         known = GrowingContexts.known(self._pool, head.n_heads)
         self._growing = GrowingContexts(self._pool, head.n_heads) if known else None
@@ -128,8 +127,7 @@ class HeadDrafter:
         counts = [min(most, self._width + 1 - each.stop) for each in ahead]
         places = ranges([self._place(each, each.stop - 1) for each in ahead], counts)
         slots = ranges([each.slots[-1] for each in ahead], counts).astype(np.int32)
-        given = self._sending.put(places), self._sending.put(slots)
-        self._sending.after(partial(self._table.view(-1).index_copy_, 0, *given))
+        self._list(places, slots, self._sending)
 
     def _attends(self, asked: Sequence[_Known], steps: int) -> Iterable[Attend]:
         """The attention of each further token that is drafted after these."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from radixlm.attention.backends import LARGEST_HEAD
+from radixlm.kernels.gpu_launch import largest_head
 from radixlm.memory.pools import KVPool
 from radixlm.memory.staging import NoPlaceError, Sending
 from radixlm.models.decoder import CausalLM
@@ -135,11 +135,12 @@ def why_eager(model: object, pool: KVPool) -> tuple[str, ...]:
     if not isinstance(model, CausalLM):
         return ("transformers' modules",)
     heads = {shape[:2] for shape in pool.shapes if shape.n_kv_heads}
+    largest = largest_head(pool.dtype)
     ours = {  # of attention, which is torch's there
         "an index": model.config.traits.indexer is not None,
         "heads of several shapes": len(heads) > 1,
-        f"heads of more than {LARGEST_HEAD}": not pool.latent
-        and any(size > LARGEST_HEAD for _, size in heads),
+        f"heads of more than {largest}": not pool.latent
+        and any(size > largest for _, size in heads),
         "no attention": not heads,
     }
     return (*model.on_host, *(name for name, there in ours.items() if there))
